@@ -1,0 +1,107 @@
+//! Time: the clock that the agent reads, and how long an invocation may still take.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nostr::prelude::Timestamp;
+use tokio::time::Instant;
+
+/// Our clock, in Unix milliseconds. Tests set their own.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl std::fmt::Debug for Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Clock({})", self.now_ms())
+    }
+}
+
+impl Clock {
+    /// The machine's clock.
+    #[must_use]
+    pub fn system() -> Self {
+        Self::from_fn(|| {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        })
+    }
+
+    /// A clock that tells what `now_ms` returns, in Unix milliseconds.
+    #[must_use]
+    pub fn from_fn(now_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now_ms))
+    }
+
+    /// Unix milliseconds.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        (self.0)()
+    }
+
+    /// Unix seconds.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from(self.now_ms() / 1000)
+    }
+}
+
+/// When an invocation ends, and what must be left of it.
+///
+/// Work on models, tools and reads ends at [`Deadline::work_until`]; the reserve behind it is for saving, publishing
+/// and recording the reply.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline {
+    end: Instant,
+    reserve: Duration,
+}
+
+/// The budget where the host names none that can be true: a local emulator sends a constant of 1970.
+pub const DEFAULT_BUDGET: Duration = Duration::from_secs(120);
+
+/// The most that is kept back for publishing and recording; of short budgets a quarter.
+const RESERVE: Duration = Duration::from_secs(8);
+
+/// A deadline this far in the past is no deadline.
+const ANCIENT_MS: u64 = 24 * 60 * 60 * 1000;
+
+impl Deadline {
+    /// A deadline that lies `budget` from now.
+    #[must_use]
+    pub fn after(budget: Duration) -> Self {
+        Self { end: Instant::now() + budget, reserve: RESERVE.min(budget / 4) }
+    }
+
+    /// The runtime's deadline in Unix milliseconds; one more than a day in the past means none, and
+    /// [`DEFAULT_BUDGET`] is used.
+    #[must_use]
+    pub fn from_unix_ms(deadline_ms: u64, now_ms: u64) -> Self {
+        if now_ms.saturating_sub(deadline_ms) > ANCIENT_MS {
+            return Self::after(DEFAULT_BUDGET);
+        }
+        Self::after(Duration::from_millis(deadline_ms.saturating_sub(now_ms)))
+    }
+
+    /// The end of the invocation.
+    #[must_use]
+    pub fn end(&self) -> Instant {
+        self.end
+    }
+
+    /// Until when models, tools and reads may take.
+    #[must_use]
+    pub fn work_until(&self) -> Instant {
+        self.end.checked_sub(self.reserve).unwrap_or(self.end)
+    }
+
+    /// The time left, all of it.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// `at_most` from now, but not past [`Deadline::work_until`].
+    #[must_use]
+    pub fn slice(&self, at_most: Duration) -> Instant {
+        (Instant::now() + at_most).min(self.work_until())
+    }
+}

@@ -1,0 +1,136 @@
+//! The `Relays` port: read from and publish to many relays at once, with one result per relay.
+//!
+//! The real thing is [`pool::Pool`], our own short-lived client: a sandbox freezes between invocations, so no socket
+//! outlives one. What a failed relay means (is the list complete? was the reply delivered?) is decided by the caller.
+
+pub mod address;
+pub mod pool;
+pub mod websocket;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nostr::prelude::{Event, Filter, RelayUrl};
+use tokio::time::Instant;
+
+/// A relay to talk to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// Its normalised URL.
+    pub url: RelayUrl,
+    /// Whose choice it was.
+    pub trust: Trust,
+}
+
+/// Whose choice a relay was, and so what it is trusted with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Trust {
+    /// Ours: from `DIDACTYL_RELAYS` or the agent's own relay lists. May be on loopback; gets AUTH where it asks.
+    Own,
+    /// From somebody's relay list: only public addresses are dialled, and it never learns the agent's key by AUTH.
+    Foreign,
+}
+
+/// What came back from a read.
+#[derive(Debug, Default)]
+pub struct Fetched {
+    /// Every event once, id and signature verified, each matching one of the filters. In no order.
+    pub events: Vec<Event>,
+    /// One report per relay asked, in the order of the targets.
+    pub reports: Vec<FetchReport>,
+}
+
+impl Fetched {
+    /// Whether every relay gave all it has. Only then does the absence of an event mean anything.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        !self.reports.is_empty() && self.reports.iter().all(|r| r.outcome.is_ok())
+    }
+}
+
+/// What one relay did in a read.
+#[derive(Debug)]
+pub struct FetchReport {
+    /// The relay.
+    pub url: RelayUrl,
+    /// `Ok` where it said EOSE (or closed the subscription without complaint) within its time and nothing was cut.
+    pub outcome: Result<(), RelayError>,
+    /// Events taken from it.
+    pub events: usize,
+    /// Frames and events passed over: forged, malformed, beside the filter, too large.
+    pub skipped: usize,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// An event to publish, and where.
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// The signed event.
+    pub event: Event,
+    /// The relays that shall have it.
+    pub targets: Vec<Target>,
+}
+
+/// What one relay said to an event.
+#[derive(Debug)]
+pub struct PublishReport {
+    /// The relay.
+    pub url: RelayUrl,
+    /// `Ok` where it has the event (`duplicate:` counts).
+    pub outcome: Result<(), RelayError>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Why a relay did not do what was asked. The texts are the relay's own words, cut to one short line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RelayError {
+    /// The URL or the address behind it may not be dialled.
+    #[error("not dialled: {0}")]
+    Refused(String),
+    /// No connection.
+    #[error("cannot connect: {0}")]
+    Connect(String),
+    /// The connection broke or the relay broke the protocol.
+    #[error("connection lost: {0}")]
+    Lost(String),
+    /// Its time was up.
+    #[error("timed out")]
+    Timeout,
+    /// It wants AUTH and did not take ours, or must not have it.
+    #[error("authentication: {0}")]
+    Auth(String),
+    /// It asks us to slow down.
+    #[error("rate limited: {0}")]
+    RateLimited(String),
+    /// It will not have this: blocked, invalid, restricted, pow. A retry changes nothing.
+    #[error("rejected: {0}")]
+    Rejected(String),
+    /// It has a newer version of a replaceable event.
+    #[error("replaced: {0}")]
+    Replaced(String),
+    /// It failed on its side.
+    #[error("relay error: {0}")]
+    Failed(String),
+    /// More came than the caps allow; what was taken is good, but not all.
+    #[error("cut off: {0}")]
+    Cut(String),
+}
+
+/// The port.
+#[async_trait]
+pub trait Relays: Send + Sync {
+    /// Asks all `targets` at once for what matches any of `filters`, each until its end of stored events or `until`.
+    async fn fetch(&self, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched;
+
+    /// Sends each event to its targets, all at once; the outer order is that of `outgoing`, the inner one that of
+    /// its targets.
+    async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>>;
+
+    /// Opens connections that a later call will use, so that the handshakes cost no time then. Failures show there.
+    async fn open(&self, targets: &[Target], until: Instant);
+
+    /// Closes every connection: the end of an invocation.
+    async fn close(&self);
+}
