@@ -1,1 +1,153 @@
-//! keys.
+//! Where each thing lies in the store: one table per agent.
+//!
+//! | partition | sort | what |
+//! | --- | --- | --- |
+//! | `RUN#<run id>` | `RECORD` | the run's record, which is also the trigger's claim |
+//! | `RUN#<run id>` | `TRIGGER` | the trigger, sealed |
+//! | `RUN#<run id>` | `TURN#<turn>#A` | the journal: a model's answer, sealed |
+//! | `RUN#<run id>` | `TURN#<turn>#R#<call>` | the journal: one tool's result, sealed |
+//! | `RUN#<run id>` | `TURN#<turn>#E#<call>` | the event that a tool publishes, sealed |
+//! | `RUN#<run id>` | `REPLY#<part>` | one signed part of the reply, sealed |
+//! | `STATE` | `EVENT#<author>#<kind>#<d or id>` | an event that the agent goes by, as published |
+//! | `STATE` | `NOTES#<author>` | an admin's newest notes, as published, in one list |
+//! | `STATE` | `READ` | when the relays were last asked for those |
+//! | `DM#<peer>` | `<time>#<message id>` | one message of a conversation, sealed |
+//! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
+//!
+//! Sort keys that carry a d tag end with it, so whatever it holds it cannot look like another key.
+
+use nostr::prelude::{Event, EventId, PublicKey, Timestamp};
+
+use super::Key;
+
+/// The partition of a run: its claim, journal and reply.
+#[must_use]
+pub fn run_partition(run_id: &str) -> String {
+    format!("RUN#{run_id}")
+}
+
+/// A run's record.
+#[must_use]
+pub fn record(run_id: &str) -> Key {
+    Key::new(run_partition(run_id), "RECORD")
+}
+
+/// A run's trigger.
+#[must_use]
+pub fn trigger(run_id: &str) -> Key {
+    Key::new(run_partition(run_id), "TRIGGER")
+}
+
+/// A place in a run's journal. Turns count from 1, calls of a turn from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The answer to a turn's model call.
+    Answer(u32),
+    /// The result of a call.
+    Result(u32, usize),
+    /// The event that a call publishes.
+    Effect(u32, usize),
+}
+
+/// A row of a run's journal.
+#[must_use]
+pub fn journal(run_id: &str, place: Place) -> Key {
+    let sort = match place {
+        Place::Answer(turn) => format!("TURN#{turn:04}#A"),
+        Place::Result(turn, index) => format!("TURN#{turn:04}#R#{index:03}"),
+        Place::Effect(turn, index) => format!("TURN#{turn:04}#E#{index:03}"),
+    };
+    Key::new(run_partition(run_id), sort)
+}
+
+/// Which place of a journal a row holds; `None` for a row of another kind.
+#[must_use]
+pub fn journal_place(key: &Key) -> Option<Place> {
+    let mut parts = key.sort.strip_prefix("TURN#")?.split('#');
+    let turn = parts.next()?.parse().ok()?;
+    match (parts.next()?, parts.next()) {
+        ("A", None) => Some(Place::Answer(turn)),
+        ("R", Some(index)) => Some(Place::Result(turn, index.parse().ok()?)),
+        ("E", Some(index)) => Some(Place::Effect(turn, index.parse().ok()?)),
+        _ => None,
+    }
+}
+
+/// Part `part` (counted from 0) of a run's reply.
+#[must_use]
+pub fn reply(run_id: &str, part: usize) -> Key {
+    Key::new(run_partition(run_id), format!("{REPLY_PREFIX}{part:03}"))
+}
+
+/// What the sort keys of all parts of a reply begin with.
+pub const REPLY_PREFIX: &str = "REPLY#";
+
+/// The partition of the events that the agent goes by.
+pub const STATE_PARTITION: &str = "STATE";
+
+/// The row of an event that the agent goes by: one per replaceable address, one per event of other kinds.
+#[must_use]
+pub fn event(event: &Event) -> Key {
+    let last = if event.kind.is_addressable() {
+        event.tags.identifier().unwrap_or_default()
+    } else if event.kind.is_replaceable() {
+        String::new()
+    } else {
+        event.id.to_hex()
+    };
+    Key::new(
+        STATE_PARTITION,
+        format!("{EVENT_PREFIX}{}#{:05}#{last}", event.pubkey.to_hex(), event.kind.as_u16()),
+    )
+}
+
+/// What the sort keys of all such events begin with.
+pub const EVENT_PREFIX: &str = "EVENT#";
+
+/// An admin's newest notes: one row, since older ones make way for newer ones.
+#[must_use]
+pub fn notes(author: &PublicKey) -> Key {
+    Key::new(STATE_PARTITION, format!("{NOTES_PREFIX}{}", author.to_hex()))
+}
+
+/// What the sort keys of all such lists begin with.
+pub const NOTES_PREFIX: &str = "NOTES#";
+
+/// When the relays were last asked for the agent's state.
+#[must_use]
+pub fn state_read() -> Key {
+    Key::new(STATE_PARTITION, "READ")
+}
+
+/// The partition of a conversation.
+#[must_use]
+pub fn conversation(peer: &PublicKey) -> String {
+    format!("DM#{}", peer.to_hex())
+}
+
+/// One message of a conversation. `at` is the earlier of its own time and its arrival, so that a message dated ahead
+/// does not stay the last for ever.
+#[must_use]
+pub fn message(peer: &PublicKey, at: Timestamp, id: &EventId) -> Key {
+    Key::new(conversation(peer), format!("{:012}#{}", at.as_secs(), id.to_hex()))
+}
+
+/// When the relays were asked for a conversation's older messages. Sorts behind every message.
+#[must_use]
+pub fn history_read(peer: &PublicKey) -> Key {
+    Key::new(conversation(peer), "~READ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_in_the_journal_is_read_back_from_its_key() {
+        for place in [Place::Answer(1), Place::Result(12, 0), Place::Effect(9999, 127)] {
+            assert_eq!(journal_place(&journal("r", place)), Some(place));
+        }
+        assert_eq!(journal_place(&record("r")), None);
+        assert_eq!(journal_place(&reply("r", 0)), None);
+    }
+}

@@ -5,7 +5,10 @@
 //! (see [`crate::record`]), and every store keeps it the same way: DynamoDB with condition expressions, SQLite with
 //! one transaction. Reads are strongly consistent.
 
+pub mod dynamodb;
+mod item;
 pub mod keys;
+mod limits;
 pub mod seal;
 #[cfg(feature = "local")]
 pub mod sqlite;
@@ -34,7 +37,9 @@ impl Key {
 pub struct Row {
     /// Where it lies.
     pub key: Key,
-    /// 1 when first written, one more with each later write of the same row.
+    /// 1 when first written, one more with each later write of the same row. A row that expired counts on when it is
+    /// written again, so that whoever still holds its old version stays refused; one that was deleted, or that the
+    /// store removed days after it expired, starts again at 1.
     pub version: u64,
     /// Unix seconds from which on the row counts as absent.
     pub expires_at: Option<u64>,
@@ -47,6 +52,9 @@ pub const MAX_VALUE_BYTES: usize = 350_000;
 
 /// The most writes in one call (a DynamoDB transaction ends at 100).
 pub const MAX_WRITES: usize = 100;
+
+/// The most bytes that the values of one call may have together (a DynamoDB transaction ends at 4 MB with its names).
+pub const MAX_CALL_BYTES: usize = 3_500_000;
 
 /// What a write asks of the row as it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +127,20 @@ pub struct Range {
     pub limit: Option<usize>,
 }
 
+impl Range {
+    /// All rows of a partition.
+    #[must_use]
+    pub fn whole(partition: impl Into<String>) -> Self {
+        Self { partition: partition.into(), prefix: String::new(), newest_first: false, limit: None }
+    }
+
+    /// The last `limit` rows of a partition, last first.
+    #[must_use]
+    pub fn newest(partition: impl Into<String>, limit: usize) -> Self {
+        Self { newest_first: true, limit: Some(limit), ..Self::whole(partition) }
+    }
+}
+
 /// What can go wrong in a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -154,7 +176,7 @@ pub trait Store: Send + Sync {
     /// [`StoreError::Unavailable`], [`StoreError::Invalid`].
     async fn list(&self, range: &Range) -> Result<Vec<Row>, StoreError>;
 
-    /// Does all of `writes` or none. At most [`MAX_WRITES`], each row once.
+    /// Does all of `writes` or none. At most [`MAX_WRITES`] with [`MAX_CALL_BYTES`] together, each row once.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] where a row is not as expected; [`StoreError::Unavailable`]; [`StoreError::Invalid`].
