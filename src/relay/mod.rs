@@ -4,8 +4,12 @@
 //! outlives one. What a failed relay means (is the list complete? was the reply delivered?) is decided by the caller.
 
 pub mod address;
+mod dial;
+mod fetch;
+mod frame;
 pub mod pool;
-pub mod websocket;
+mod publish;
+mod websocket;
 
 use std::time::Duration;
 
