@@ -3,9 +3,11 @@
 //! The real thing is [`openai::OpenAi`], chat completions over HTTP for every provider of the [`catalogue`].
 
 pub mod catalogue;
+mod failure;
 pub mod openai;
 #[cfg(feature = "local")]
 pub mod scripted;
+mod wire;
 
 use std::time::Duration;
 

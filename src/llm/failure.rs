@@ -1,0 +1,226 @@
+//! What a provider's refusal means: from status, headers and body to an [`LlmError`], decided here and nowhere else.
+
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+
+use super::LlmError;
+use crate::secret::Secret;
+
+/// The most characters of a provider's own words that are kept.
+const MAX_REASON_CHARS: usize = 200;
+
+/// No provider's wish to wait longer than this is believed.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Parameters that a request can do without. An error that names one of them can be helped.
+const OPTIONAL: [&str; 5] = ["temperature", "max_tokens", "max_completion_tokens", "seed", "tool_choice"];
+
+/// What providers write where a request is larger than the model's window; few have a code for it.
+const OVERFLOWS: [&str; 6] = [
+    "context length",
+    "context window",
+    "maximum context",
+    "prompt is too long",
+    "input token count",
+    "too many tokens",
+];
+
+/// A refusal as it came: a status, and a body that may be anything.
+pub(super) struct Refusal<'a> {
+    /// The HTTP status, or the code inside an error that came with a 200.
+    pub(super) status: u16,
+    /// From the headers.
+    pub(super) retry_after: Option<Duration>,
+    /// The body.
+    pub(super) body: &'a [u8],
+}
+
+impl Refusal<'_> {
+    /// What it means. The provider's words are cut to a line and lose `key`.
+    pub(super) fn into_error(self, key: Option<&Secret>) -> LlmError {
+        let json = super::wire::parse(self.body).ok();
+        let error = json.as_ref().map(|body| super::wire::error_in(body).unwrap_or(body));
+        let words = match error {
+            Some(error) => message(error),
+            None => plain_text(self.body),
+        };
+        let said = one_line(&key.map_or_else(|| words.clone(), |key| key.redact(&words)));
+        let reason = if said.is_empty() {
+            format!("status {}", self.status)
+        } else {
+            format!("status {}: {said}", self.status)
+        };
+        self.classify(error, &words.to_lowercase(), reason)
+    }
+
+    fn classify(&self, error: Option<&Value>, words: &str, reason: String) -> LlmError {
+        let field = |name: &str| error.and_then(|e| e.get(name)).and_then(Value::as_str).unwrap_or_default();
+        let code = field("code");
+        if code == "context_length_exceeded" || self.status == 413 {
+            return LlmError::Overflow(reason);
+        }
+        match self.status {
+            401..=403 => LlmError::Account(reason),
+            // A spent budget comes as a rate limit that no waiting helps.
+            429 if code == "insufficient_quota" => LlmError::Account(reason),
+            408 | 409 | 425 | 429 | 500.. => LlmError::Transient { reason, retry_after: self.retry_after },
+            400 | 422 if OVERFLOWS.iter().any(|phrase| words.contains(phrase)) => LlmError::Overflow(reason),
+            400 | 422 => match refused_parameter(field("param"), words) {
+                Some(name) => LlmError::RefusedParameter { name: name.to_owned(), reason },
+                None => LlmError::Permanent(reason),
+            },
+            _ => LlmError::Permanent(reason),
+        }
+    }
+}
+
+/// The optional parameter that an error names: in its field, else as the first such word of its text.
+fn refused_parameter(param: &str, words: &str) -> Option<&'static str> {
+    let optional = |word: &str| OPTIONAL.into_iter().find(|name| *name == word);
+    if !param.is_empty() {
+        return optional(param);
+    }
+    words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').find_map(optional)
+}
+
+/// The text of an error object, in the shapes that are about.
+fn message(error: &Value) -> String {
+    let text = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Object(_) | Value::Array(_) => Some(value.to_string()),
+        _ => None,
+    };
+    let named = ["message", "detail", "error"].iter().find_map(|name| error.get(*name).and_then(text));
+    named.or_else(|| error.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// A body that is not JSON; a page's markup helps nobody.
+fn plain_text(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    if text.trim_start().starts_with('<') {
+        "a web page instead of an answer".to_owned()
+    } else {
+        text.into_owned()
+    }
+}
+
+fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty()) {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    match line.char_indices().nth(MAX_REASON_CHARS) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line,
+    }
+}
+
+/// How long the provider asks us to wait: `retry-after-ms`, else `retry-after` in seconds. Dates are passed over.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let seconds = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"))?;
+    // Not-a-number, negative and endless times are no times.
+    Duration::try_from_secs_f64(seconds).ok().map(|wait| wait.min(MAX_RETRY_AFTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(status: u16, body: &str) -> LlmError {
+        Refusal { status, retry_after: None, body: body.as_bytes() }.into_error(None)
+    }
+
+    #[test]
+    fn each_refusal_becomes_the_error_that_says_who_must_act() {
+        let table = [
+            (401, r#"{"error":{"message":"bad key"}}"#),
+            (402, r#"{"error":{"message":"Insufficient Balance"}}"#),
+            (429, r#"{"error":{"code":"insufficient_quota","message":"no money"}}"#),
+            (429, r#"{"error":{"message":"slow down"}}"#),
+            (503, ""),
+            (521, "<!DOCTYPE html><title>521: Web server is down</title>"),
+            (529, r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#),
+            (400, r#"{"error":{"code":"context_length_exceeded","message":"too long"}}"#),
+            (400, r#"{"error":{"message":"This model's maximum context length is 8192 tokens"}}"#),
+            (400, r#"{"error":{"message":"prompt is too long: 210000 tokens"}}"#),
+            (
+                400,
+                r#"{"error":{"code":"unsupported_parameter","param":"max_tokens","message":"use max_completion_tokens"}}"#,
+            ),
+            (400, r#"{"error":{"param":"temperature","message":"only 1 is allowed"}}"#),
+            (
+                400,
+                r#"{"error":{"message":"Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'."}}"#,
+            ),
+            (422, r#"{"detail":[{"type":"extra_forbidden","loc":["body","seed"]}]}"#),
+            (400, r#"{"error":{"param":"messages.[1].content","message":"temperature is no role"}}"#),
+            (404, r#"{"error":"model 'x' not found"}"#),
+            (400, "plain\n  words"),
+        ];
+        let errors: Vec<String> =
+            table.iter().map(|(status, body)| error(*status, body).to_string()).collect();
+        insta::assert_snapshot!(errors.join("\n"), @r#"
+        the provider refused the key or the account: status 401: bad key
+        the provider refused the key or the account: status 402: Insufficient Balance
+        the provider refused the key or the account: status 429: no money
+        the model is unavailable for now: status 429: slow down
+        the model is unavailable for now: status 503
+        the model is unavailable for now: status 521: a web page instead of an answer
+        the model is unavailable for now: status 529: Overloaded
+        the request does not fit the model's context window: status 400: too long
+        the request does not fit the model's context window: status 400: This model's maximum context length is 8192 tokens
+        the request does not fit the model's context window: status 400: prompt is too long: 210000 tokens
+        the model refused the parameter max_tokens: status 400: use max_completion_tokens
+        the model refused the parameter temperature: status 400: only 1 is allowed
+        the model refused the parameter max_tokens: status 400: Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'.
+        the model refused the parameter seed: status 422: [{"type":"extra_forbidden","loc":["body","seed"]}]
+        the provider refused the request: status 400: temperature is no role
+        the provider refused the request: status 404: model 'x' not found
+        the provider refused the request: status 400: plain words
+        "#);
+    }
+
+    #[test]
+    fn the_providers_words_are_one_short_line() {
+        let LlmError::Permanent(reason) = error(404, &"a\u{0}\r\nb ".repeat(1000)) else {
+            panic!("not permanent")
+        };
+        assert_eq!(reason.chars().count(), "status 404: ".len() + MAX_REASON_CHARS + 1);
+        assert!(!reason.contains(char::is_control), "{reason}");
+    }
+
+    #[test]
+    fn an_echoed_key_is_taken_out_before_the_text_is_cut() {
+        let key = Secret::new("sk-test-SEKRIT".to_owned());
+        for padding in 0..MAX_REASON_CHARS {
+            let body = format!(r#"{{"error":{{"message":"{}Bearer sk-test-SEKRIT"}}}}"#, "x".repeat(padding));
+            let refusal = Refusal { status: 401, retry_after: None, body: body.as_bytes() };
+            assert!(!refusal.into_error(Some(&key)).to_string().contains("sk-t"), "padding {padding}");
+        }
+    }
+
+    #[test]
+    fn the_wait_is_read_in_seconds_and_milliseconds_and_dates_are_passed_over() {
+        let table = [
+            (vec![("retry-after", "7")], Some(Duration::from_secs(7))),
+            (vec![("retry-after", "0.5")], Some(Duration::from_millis(500))),
+            (vec![("retry-after", "9"), ("retry-after-ms", "20")], Some(Duration::from_millis(20))),
+            (vec![("retry-after", "1e300")], None),
+            (vec![("retry-after", "999999999")], Some(MAX_RETRY_AFTER)),
+            (vec![("retry-after", "-1")], None),
+            (vec![("retry-after", "NaN")], None),
+            (vec![("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT")], None),
+            (vec![], None),
+        ];
+        for (pairs, expected) in table {
+            let headers = pairs.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
+            assert_eq!(retry_after(&headers), expected, "{pairs:?}");
+        }
+    }
+}
