@@ -16,6 +16,8 @@ pub const DELETION: Kind = Kind::Custom(5);
 pub const SEAL: Kind = Kind::Custom(13);
 /// Chat rumor (NIP-17).
 pub const CHAT: Kind = Kind::Custom(14);
+/// File message rumor (NIP-17).
+pub const FILE: Kind = Kind::Custom(15);
 /// Gift wrap (NIP-59).
 pub const GIFT_WRAP: Kind = Kind::Custom(1059);
 /// Mute list (NIP-51).

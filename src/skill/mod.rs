@@ -1,1 +1,331 @@
-//! skill.
+//! Skills: what kinds 31123 and 31124 say, read in every form that Didactyl's generations wrote.
+//!
+//! This is the one codec for skill events. It reads leniently: what cannot be read disables that one thing, with a
+//! warning that names the skill and the tag but never a text. Which skills a trigger fires and what becomes of their
+//! text is [`crate::context`]'s affair; the list of adopted ones is [`adoption`].
+
+pub mod adoption;
+mod content;
+mod params;
+mod triggers;
+
+use nostr::prelude::{Coordinate, Event, EventId, Keys, PublicKey};
+
+pub use self::params::SkillParams;
+pub use self::triggers::{SkillTrigger, TriggerFilter};
+use crate::events;
+use crate::kinds;
+use crate::trigger::{Source, Trigger};
+
+/// A skill, parsed from its event.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Skill {
+    /// Kind, author and d tag.
+    pub coordinate: Coordinate,
+    /// The version that was read.
+    pub event_id: EventId,
+    /// One line for people and for the model.
+    pub description: Option<String>,
+    /// Markdown with `{{variables}}`: what goes into the document.
+    pub instructions: String,
+    /// A template that frames the run's user message, from a `user:` block.
+    pub user_block: Option<String>,
+    /// What fires it; none for skills that are only referred to.
+    pub triggers: Vec<SkillTrigger>,
+    /// Whether its triggers are heeded (`["enabled","false"]`).
+    pub enabled: bool,
+    /// Parameters for the runs that it takes part in.
+    pub params: SkillParams,
+    /// The tools it asks for; empty for all that the tier may use.
+    pub required_tools: Vec<String>,
+}
+
+/// A skill of which nothing can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SkillError {
+    /// Its content is sealed for another key, or damaged.
+    #[error("its content is encrypted, and not with the agent's key")]
+    Sealed,
+    /// A private skill that the agent did not sign.
+    #[error("it is a private skill of another author")]
+    Foreign,
+    /// Not kind 31123 or 31124.
+    #[error("its kind is not that of a skill")]
+    Kind,
+}
+
+impl Skill {
+    /// Reads a verified event. What cannot be read is left out and told in `warnings`.
+    ///
+    /// Of a skill that the agent did not sign only content, description, triggers and required tools count, and its
+    /// dm triggers never name strangers: an author elsewhere must not decide whom the agent answers or what it costs.
+    ///
+    /// # Errors
+    /// [`SkillError`] where the skill as a whole cannot be used.
+    pub fn parse(event: &Event, keys: &Keys, warnings: &mut Vec<String>) -> Result<Self, SkillError> {
+        let own = event.pubkey == keys.public_key();
+        let content = if event.kind == kinds::PUBLIC_SKILL {
+            event.content.clone()
+        } else if event.kind != kinds::PRIVATE_SKILL {
+            return Err(SkillError::Kind);
+        } else if own {
+            content::open(&event.content, keys)?
+        } else {
+            return Err(SkillError::Foreign);
+        };
+        let content = content::Content::parse(&content);
+        let coordinate = Coordinate::new(event.kind, event.pubkey).identifier(events::d_tag(event));
+        let mut notes = Notes { skill: name(&coordinate.identifier), warnings };
+        let mut triggers = triggers::parse(event, &mut notes);
+        let (mut params, mut enabled) = (SkillParams::default(), true);
+        if own {
+            params = SkillParams::parse(event, &mut notes);
+            enabled = triggers::enabled(event, &mut notes);
+        } else {
+            triggers::restrict_foreign(&mut triggers, &mut notes);
+        }
+        Ok(Self {
+            coordinate,
+            event_id: event.id,
+            description: text_tag(event, "description").or(content.description),
+            instructions: content.instructions,
+            user_block: content.user_block,
+            triggers,
+            enabled,
+            params,
+            required_tools: required_tools(event, &mut notes),
+        })
+    }
+
+    /// The d tag: the name that other skills embed it by.
+    #[must_use]
+    pub fn d(&self) -> &str {
+        &self.coordinate.identifier
+    }
+
+    /// Who signed it.
+    #[must_use]
+    pub fn author(&self) -> PublicKey {
+        self.coordinate.public_key
+    }
+
+    /// The first of its triggers that `trigger` fires.
+    #[must_use]
+    pub fn fired_by(&self, trigger: &Trigger) -> Option<&SkillTrigger> {
+        if !self.enabled {
+            return None;
+        }
+        self.triggers.iter().find(|own| match (&own.filter, &trigger.source) {
+            (TriggerFilter::Dm(tiers), Source::Dm(_)) => tiers.contains(&trigger.tier),
+            _ => false,
+        })
+    }
+}
+
+/// Where the codec tells what it could not read.
+struct Notes<'a> {
+    skill: String,
+    warnings: &'a mut Vec<String>,
+}
+
+impl Notes<'_> {
+    fn warn(&mut self, tag: &str, what: &str) {
+        self.warnings.push(format!("skill {}: tag {tag:?} {what}", self.skill));
+    }
+}
+
+/// A d tag as warnings and logs show it: quoted, one line, not endless.
+pub(crate) fn name(d: &str) -> String {
+    let short: String = d.chars().take(64).collect();
+    format!("{short:?}{}", if short.len() < d.len() { "…" } else { "" })
+}
+
+fn text_tag(event: &Event, name: &str) -> Option<String> {
+    let text = event.tags.iter().find(|tag| tag.kind() == name)?.content()?.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn required_tools(event: &Event, notes: &mut Notes<'_>) -> Vec<String> {
+    let mut tools: Vec<String> = Vec::new();
+    for tag in event.tags.iter().filter(|tag| tag.kind() == "requires_tool") {
+        match tag.content().map(str::trim) {
+            Some(tool) if is_tool_name(tool) => {
+                if !tools.iter().any(|known| known == tool) {
+                    tools.push(tool.to_owned());
+                }
+            }
+            _ => notes.warn("requires_tool", "names no tool and is ignored"),
+        }
+    }
+    tools
+}
+
+/// What providers take for a function's name.
+fn is_tool_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use nostr::prelude::{EventBuilder, FinalizeEvent, Kind, Tag, Timestamp, nip44};
+
+    use super::*;
+    use crate::trigger::Tier;
+
+    pub(crate) fn keys(n: u8) -> Keys {
+        Keys::parse(&format!("{n:064x}")).unwrap()
+    }
+
+    pub(crate) fn signed(author: u8, kind: Kind, tags: &[&[&str]], content: &str) -> Event {
+        EventBuilder::new(kind, content)
+            .tags(tags.iter().map(|tag| Tag::parse(tag.iter().copied()).unwrap()))
+            .custom_created_at(Timestamp::from(1_803_902_400))
+            .finalize(&keys(author))
+            .unwrap()
+    }
+
+    fn parse(event: &Event) -> (Skill, Vec<String>) {
+        let mut warnings = Vec::new();
+        (Skill::parse(event, &keys(1), &mut warnings).unwrap(), warnings)
+    }
+
+    #[test]
+    fn a_skill_of_the_newest_form_is_read_whole() {
+        let (skill, warnings) = parse(&signed(
+            1,
+            kinds::PUBLIC_SKILL,
+            &[
+                &["d", "spell:check"],
+                &["description", " Checks spelling. "],
+                &["trigger", "dm", "admin, WOT"],
+                &["trigger", "cron", "0 9 * * *"],
+                &["llm", "anthropic/claude-sonnet-4-20250514, openai/gpt-4o-mini, cheap"],
+                &["temperature", "0.7"],
+                &["max_tokens", "512"],
+                &["seed", "-3"],
+                &["max_turns", "4"],
+                &["requires_tool", "nostr_post"],
+                &["requires_tool", "nostr_post"],
+            ],
+            "# Spelling\n\nuser: is no block in markdown.\n",
+        ));
+        assert_eq!(warnings, [""; 0]);
+        assert_eq!(skill.d(), "spell:check");
+        assert_eq!(skill.description.as_deref(), Some("Checks spelling."));
+        assert_eq!(skill.instructions, "# Spelling\n\nuser: is no block in markdown.\n");
+        assert_eq!(skill.user_block, None);
+        assert_eq!(
+            skill.triggers.iter().map(|trigger| trigger.filter.clone()).collect::<Vec<_>>(),
+            [
+                TriggerFilter::Dm([Tier::Admin, Tier::Wot].into()),
+                TriggerFilter::Cron(Some("0 9 * * *".to_owned()))
+            ]
+        );
+        assert_eq!(
+            skill.params,
+            SkillParams {
+                llm: Some("anthropic/claude-sonnet-4-20250514, openai/gpt-4o-mini, cheap".to_owned()),
+                temperature: Some(0.7),
+                max_tokens: Some(512),
+                seed: Some(-3),
+                max_turns: Some(4),
+            }
+        );
+        assert_eq!(skill.required_tools, ["nostr_post"]);
+    }
+
+    #[test]
+    fn tags_that_cannot_be_read_disable_one_thing_each() {
+        let (skill, warnings) = parse(&signed(
+            1,
+            kinds::PUBLIC_SKILL,
+            &[
+                &["d", "odd"],
+                &["trigger"],
+                &["trigger", "telepathy"],
+                &["trigger", "dm", "admin,friends"],
+                &["trigger", "dm", "everybody"],
+                &["trigger", "subscription"],
+                &["trigger", "chain", ""],
+                &["temperature", "warm"],
+                &["temperature", "NaN"],
+                &["max_tokens", "99999999999999999999"],
+                &["max_turns", "0"],
+                &["seed"],
+                &["llm", " "],
+                &["requires_tool", "no such\ntool"],
+                &["enabled", "perhaps"],
+            ],
+            "text",
+        ));
+        assert_eq!(skill.params, SkillParams::default());
+        assert_eq!(skill.triggers.len(), 1);
+        assert!(skill.enabled && skill.required_tools.is_empty());
+        insta::assert_snapshot!(warnings.join("\n"), @r#"
+        skill "odd": tag "trigger" names no type and is ignored
+        skill "odd": tag "trigger" has a type that is not known and is ignored
+        skill "odd": tag "trigger" (dm) names a tier that is not admin, wot or stranger; that tier is ignored
+        skill "odd": tag "trigger" (dm) names a tier that is not admin, wot or stranger; that tier is ignored
+        skill "odd": tag "trigger" (dm) names no tier that is left and is ignored
+        skill "odd": tag "trigger" (subscription) needs a filter and is ignored
+        skill "odd": tag "trigger" (chain) needs the d tag of the skill it follows and is ignored
+        skill "odd": tag "llm" is not a model chain and is ignored
+        skill "odd": tag "temperature" is not a number from 0 to 2 and is ignored
+        skill "odd": tag "temperature" is not a number from 0 to 2 and is ignored
+        skill "odd": tag "max_tokens" is not a whole number from 1 to 1000000 and is ignored
+        skill "odd": tag "seed" is not a whole number and is ignored
+        skill "odd": tag "max_turns" is not a whole number from 1 to 1000 and is ignored
+        skill "odd": tag "enabled" is neither true nor false and is ignored
+        skill "odd": tag "requires_tool" names no tool and is ignored
+        "#);
+    }
+
+    #[test]
+    fn a_foreign_skill_never_sets_parameters_or_answers_strangers() {
+        let event = signed(
+            2,
+            kinds::PUBLIC_SKILL,
+            &[
+                &["d", "shared"],
+                &["trigger", "dm", "stranger,wot", "max_turns=9"],
+                &["llm", "dear/model"],
+                &["max_tokens", "900000"],
+                &["enabled", "false"],
+                &["requires_tool", "nostr_query"],
+            ],
+            "text",
+        );
+        let (skill, warnings) = parse(&event);
+        assert_eq!(skill.params, SkillParams::default());
+        assert_eq!(
+            skill.triggers,
+            [SkillTrigger { filter: TriggerFilter::Dm([Tier::Wot].into()), params: SkillParams::default() }]
+        );
+        assert!(skill.enabled);
+        assert_eq!(skill.required_tools, ["nostr_query"]);
+        assert_eq!(
+            warnings,
+            [
+                "skill \"shared\": tag \"trigger\" (dm) names stranger, which only the agent's own skills may; \
+                 that tier is ignored"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_private_skill_is_opened_with_the_agents_key_alone() {
+        let sealed = |reader: u8| {
+            let (secret, public) = (keys(reader), keys(reader).public_key());
+            nip44::encrypt(secret.secret_key(), &public, "# Secret", nip44::Version::V2).unwrap()
+        };
+        let own = signed(1, kinds::PRIVATE_SKILL, &[&["d", "p"]], &sealed(1));
+        assert_eq!(parse(&own).0.instructions, "# Secret");
+        let plain = signed(1, kinds::PRIVATE_SKILL, &[&["d", "p"]], "Agile text, never sealed.");
+        assert_eq!(parse(&plain).0.instructions, "Agile text, never sealed.");
+        let refused = |event: &Event| Skill::parse(event, &keys(1), &mut Vec::new()).unwrap_err();
+        assert_eq!(refused(&signed(1, kinds::PRIVATE_SKILL, &[&["d", "p"]], &sealed(2))), SkillError::Sealed);
+        assert_eq!(refused(&signed(2, kinds::PRIVATE_SKILL, &[&["d", "p"]], "text")), SkillError::Foreign);
+        assert_eq!(refused(&signed(1, kinds::NOTE, &[], "text")), SkillError::Kind);
+    }
+}
