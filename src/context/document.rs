@@ -1,0 +1,343 @@
+//! The document: the agent's name as its title, and the skills below it, their headings one level down.
+//!
+//! Authors' text is edited by byte ranges that a CommonMark parser names, and only at heading markers, so what is
+//! no heading (hashtags, fences, indented code, HTML) stays as it was written.
+
+use std::ops::Range;
+
+use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag};
+
+/// What stands between two skills. The blank lines keep a last line from becoming a heading over the rule.
+pub(crate) const SEPARATOR: &str = "\n\n---\n\n";
+
+/// One change: the bytes `range` of the source became `with`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Edit {
+    pub(crate) range: Range<usize>,
+    pub(crate) with: String,
+}
+
+/// Text whose headings are one level down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Bumped {
+    pub(crate) text: String,
+    /// What was changed, in order and without overlap.
+    pub(crate) edits: Vec<Edit>,
+    /// Headings of several lines over a rule of dashes: no other form holds them, so they stay at level 2.
+    pub(crate) kept: usize,
+}
+
+/// The whole document; empty where no skill has text. The skills come prepared by [`prepare`].
+pub(crate) fn join(title: &str, skills: &[String]) -> String {
+    let skills: Vec<&str> = skills.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
+    if skills.is_empty() {
+        return String::new();
+    }
+    format!("# {title}\n\n{}", skills.join(SEPARATOR))
+}
+
+/// A skill's text as it stands in the document: no blank lines around it, headings one level down, an open fence
+/// closed.
+pub(crate) fn prepare(text: &str) -> Bumped {
+    let text = trim_blank_lines(text);
+    let mut bumped = bump_headings(text);
+    let body = bumped.text.get(front_matter_len(text)..).unwrap_or_default();
+    if let Some(fence) = open_fence(body) {
+        bumped.text.push('\n');
+        bumped.text.push_str(&fence);
+    }
+    bumped
+}
+
+/// Moves every heading one level down: `#` gains one, a line over `===` gets `---`, a line over `---` becomes `###`.
+/// Level 6 has nothing below it and stays.
+///
+/// A block between two `---` lines at the very start, without a blank line in it, is front matter and stays too.
+pub(crate) fn bump_headings(source: &str) -> Bumped {
+    let start = front_matter_len(source);
+    let body = source.get(start..).unwrap_or_default();
+    let (mut edits, mut kept) = (Vec::new(), 0_usize);
+    for (event, range) in Parser::new_ext(body, Options::empty()).into_offset_iter() {
+        let Event::Start(Tag::Heading { level, .. }) = event else { continue };
+        let Some(heading) = body.get(range.clone()) else { continue };
+        let indent = heading.len().saturating_sub(heading.trim_start().len());
+        let (at, heading) = (start + range.start, heading.trim_end());
+        let underline = heading.trim_end_matches(['=', '-']).len();
+        let mut edit = |range: Range<usize>, with: &str| {
+            edits.push(Edit { range: at + range.start..at + range.end, with: with.to_owned() });
+        };
+        if is_atx(heading.trim_start(), level) {
+            if level < HeadingLevel::H6 {
+                edit(indent..indent, "#");
+            }
+        } else if level == HeadingLevel::H1 {
+            edit(underline..heading.len(), &"-".repeat(heading.len().saturating_sub(underline)));
+        } else if let Some(line) = only_line(heading, underline) {
+            // The line may be indented as far as it likes below a link definition; with hashes it may not.
+            edit(0..indent, "### ");
+            // Hashes at the end of the line would be taken for the closing ones.
+            edit(line..heading.len(), if closes_itself(heading, line) { " ###" } else { "" });
+        } else {
+            kept += 1;
+        }
+    }
+    Bumped { text: apply(source, &edits), edits, kept }
+}
+
+fn apply(source: &str, edits: &[Edit]) -> String {
+    let mut text = String::with_capacity(source.len().saturating_add(edits.len()));
+    let mut done = 0;
+    for edit in edits {
+        text.push_str(source.get(done..edit.range.start).unwrap_or_default());
+        text.push_str(&edit.with);
+        done = edit.range.end;
+    }
+    text.push_str(source.get(done..).unwrap_or_default());
+    text
+}
+
+/// Whether a heading is of the `#` kind, and not a line over a rule that happens to begin with hashes.
+fn is_atx(heading: &str, level: HeadingLevel) -> bool {
+    let rest = heading.trim_start_matches('#');
+    heading.len().saturating_sub(rest.len()) == level as usize
+        && (rest.is_empty() || rest.starts_with(char::is_whitespace))
+}
+
+/// Where the text of a heading over a rule ends, if it is one line.
+fn only_line(heading: &str, underline: usize) -> Option<usize> {
+    let above = heading.get(..underline)?;
+    let end = above.rfind(['\n', '\r'])?;
+    let end =
+        if above.get(..end)?.ends_with('\r') && above.get(end..)?.starts_with('\n') { end - 1 } else { end };
+    (!above.get(..end)?.contains(['\n', '\r'])).then_some(end)
+}
+
+fn closes_itself(heading: &str, line: usize) -> bool {
+    heading.get(..line).is_some_and(|line| line.trim_end().ends_with('#'))
+}
+
+fn front_matter_len(source: &str) -> usize {
+    let mut lines = source.split_inclusive('\n');
+    let Some(first) = lines.next().filter(|line| line.trim_end() == "---") else { return 0 };
+    let mut len = first.len();
+    for (index, line) in lines.enumerate() {
+        len += line.len();
+        match line.trim_end() {
+            "" => return 0,
+            "---" if index > 0 => return len,
+            "---" => return 0,
+            _ => {}
+        }
+    }
+    0
+}
+
+/// The fence that closes the text's last code block, if the text leaves it open. Only one at the outermost level
+/// can stay open: a list or quote that ends closes what is in it.
+fn open_fence(body: &str) -> Option<String> {
+    let mut depth = 0_usize;
+    let mut last = None;
+    for (event, range) in Parser::new_ext(body, Options::empty()).into_offset_iter() {
+        match event {
+            Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(_))) if depth == 0 => {
+                last = Some(range);
+                depth += 1;
+            }
+            Event::Start(_) => depth += 1,
+            Event::End(_) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    let block = body.get(last?.start..)?.trim_start_matches(' ');
+    let mark = block.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+    let fence: String = block.chars().take_while(|c| *c == mark).collect();
+    let is_closed = block.lines().skip(1).any(|line| is_closing(line, &fence, mark));
+    (!is_closed).then_some(fence)
+}
+
+fn is_closing(line: &str, fence: &str, mark: char) -> bool {
+    let indent = line.len().saturating_sub(line.trim_start_matches(' ').len());
+    let line = line.trim();
+    indent <= 3 && line.len() >= fence.len() && line.chars().all(|c| c == mark)
+}
+
+/// Without blank lines at the start and white space at the end; the first line keeps its indentation.
+fn trim_blank_lines(text: &str) -> &str {
+    let text = text.trim_end();
+    let indent = text.len().saturating_sub(text.trim_start().len());
+    let start = text.get(..indent).and_then(|blank| blank.rfind('\n')).map_or(0, |newline| newline + 1);
+    text.get(start..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bump(text: &str) -> String {
+        bump_headings(text).text
+    }
+
+    #[test]
+    fn headings_of_every_form_go_one_level_down() {
+        for (text, expected) in [
+            ("# One", "## One"),
+            ("#\tTab heading\n", "##\tTab heading\n"),
+            ("# Heading #\n", "## Heading #\n"),
+            ("   ## Two\r\ntext", "   ### Two\r\ntext"),
+            ("#", "##"),
+            ("##### Five\n###### Six", "###### Five\n###### Six"),
+            ("Title\n=====\nSub\n---\ntext", "Title\n-----\n### Sub\ntext"),
+            ("Title\n=  \n\nx", "Title\n-  \n\nx"),
+            ("Sub #\r\n  ---  \r\ntext", "### Sub # ###  \r\ntext"),
+            ("#tag\n===", "#tag\n---"),
+            ("> Sub\n> ---\n> text", "> ### Sub\n> text"),
+            ("- # In a list\n- Sub\n  ---", "- ## In a list\n- ### Sub"),
+        ] {
+            assert_eq!(bump(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_heading_stays_as_written() {
+        for text in [
+            "#bitcoin is great\n#nostr\n\n#!/bin/sh\n",
+            "```sh\n# comment\nTitle\n===\n```\n",
+            "~~~\n# open",
+            "    # indented code",
+            "<!--\n# comment\n-->",
+            "<pre>\n# pre\n</pre>",
+            "####### seven",
+            "\\# escaped",
+            "Be brief\n\n---\n\nthen",
+            "",
+        ] {
+            assert_eq!(bump(text), text);
+        }
+    }
+
+    #[test]
+    fn a_heading_of_several_lines_stays_and_is_counted() {
+        let bumped = bump_headings("one\ntwo\n---\n\nthree\nfour\n===\n");
+        assert_eq!(bumped.text, "one\ntwo\n---\n\nthree\nfour\n---\n");
+        assert_eq!(bumped.kept, 1);
+    }
+
+    #[test]
+    fn front_matter_is_left_alone() {
+        assert_eq!(bump("---\ntitle: x\n---\n# Two"), "---\ntitle: x\n---\n## Two");
+        assert_eq!(bump("---\n\n# One\n\n---\n"), "---\n\n## One\n\n---\n");
+    }
+
+    #[test]
+    fn skills_are_joined_by_rules_and_empty_ones_leave_no_trace() {
+        let skills: Vec<String> =
+            ["Be brief", "---\ntitle: x\n---\n# Two", "Title\n=====\nSub\n---\ntext", "", " \n "]
+                .iter()
+                .map(|text| prepare(text).text)
+                .collect();
+        insta::assert_snapshot!(join("Didactyl Agent", &skills), @r"
+        # Didactyl Agent
+
+        Be brief
+
+        ---
+
+        ---
+        title: x
+        ---
+        ## Two
+
+        ---
+
+        Title
+        -----
+        ### Sub
+        text
+        ");
+        assert_eq!(join("Didactyl Agent", &skills[3..]), "");
+    }
+
+    #[test]
+    fn an_open_fence_is_closed_at_the_join() {
+        for (text, expected) in [
+            ("```rust\nfn main() {}\n", "```rust\nfn main() {}\n```"),
+            ("~~~~\na\n~~~\n", "~~~~\na\n~~~\n~~~~"),
+            ("a\n```", "a\n```\n```"),
+            ("```\na\n```\n\nb", "```\na\n```\n\nb"),
+            ("- ```\n  in a list", "- ```\n  in a list"),
+            ("  ```\n  a\n  ```", "  ```\n  a\n  ```"),
+        ] {
+            assert_eq!(prepare(text).text, expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn blank_lines_around_a_skill_are_dropped_but_not_its_indentation() {
+        assert_eq!(prepare("\n \n    code\n\n").text, "    code");
+    }
+
+    /// Takes the edits back one after the other: what stands before the next one is then the source's again.
+    fn undo(bumped: &Bumped, source: &str) -> String {
+        let mut text = bumped.text.clone();
+        for edit in &bumped.edits {
+            let start = edit.range.start;
+            text.replace_range(start..start + edit.with.len(), source.get(edit.range.clone()).unwrap());
+        }
+        text
+    }
+
+    fn levels(body: &str) -> Vec<usize> {
+        Parser::new_ext(body, Options::empty())
+            .filter_map(|event| match event {
+                Event::Start(Tag::Heading { level, .. }) => Some(level as usize),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn markdown() -> impl Strategy<Value = String> {
+        let piece = prop::sample::select(vec![
+            "# ", "## ", "###### ", "#", "a", "b c", "\n", "\n", "\n", "===", "---", "```", "~~~~", "> ",
+            "- ", "1. ", "    ", "\t", " ", "\r\n", "\\", "`", "<!--", "-->", "<div>", "[a]: b", "{{x}}",
+            "*", "é🦀", "=", "-", "+",
+        ]);
+        prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+        #[test]
+        fn undoing_the_edits_gives_the_source_back(source in markdown()) {
+            let bumped = bump_headings(&source);
+            prop_assert_eq!(undo(&bumped, &source), source.as_str());
+            for edit in &bumped.edits {
+                // Only markers: hashes, rules, and the line break and quote marks before a rule that goes.
+                let marker = |c: char| "#=-> \t\r\n".contains(c);
+                prop_assert!(source.get(edit.range.clone()).unwrap().chars().all(marker), "{edit:?}");
+                prop_assert!(edit.with.chars().all(marker), "{edit:?}");
+            }
+        }
+
+        #[test]
+        fn every_heading_but_the_kept_ones_goes_one_level_down(source in markdown()) {
+            let bumped = bump_headings(&source);
+            let body = front_matter_len(&source);
+            let of = |text: &str| levels(text.get(body..).unwrap());
+            let (before, after) = (of(&source), of(&bumped.text));
+            prop_assert_eq!(before.len(), after.len(), "{:?} -> {:?}", source, bumped.text);
+            let kept = before.iter().zip(&after).filter(|(b, a)| **b == 2 && a == b).count();
+            prop_assert_eq!(kept, bumped.kept);
+            for (before, after) in before.into_iter().zip(after) {
+                prop_assert!(after == (before + 1).min(6) || (before, after) == (2, 2));
+            }
+        }
+
+        #[test]
+        fn preparing_any_text_is_quiet(source in any::<String>()) {
+            let text = prepare(&source).text;
+            prop_assert_eq!(text.trim_end(), text.as_str());
+        }
+    }
+}
