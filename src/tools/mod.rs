@@ -3,15 +3,20 @@
 //! A tool has a typed argument struct, from which its schema is derived, a [`Class`], a lowest [`Tier`] and a cap on
 //! the size of its result. [`registry::Registry`] holds them by name, offers those that a run may use, and runs calls.
 
-pub mod agent_identity;
-pub mod nostr_admin_profile;
-pub mod nostr_post;
-pub mod nostr_query;
+mod agent_identity;
+#[cfg(test)]
+mod fixture;
+mod nostr_admin_profile;
+mod nostr_post;
+mod nostr_query;
+pub mod outside;
+mod reference;
 pub mod registry;
+mod schema;
 pub mod time;
 
 use async_trait::async_trait;
-use nostr::prelude::{Event, Keys, PublicKey, Timestamp};
+use nostr::prelude::{Coordinate, Event, Kind, PublicKey, Tag, Timestamp};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -30,8 +35,6 @@ pub enum Class {
 
 /// What a tool may use while it runs.
 pub struct ToolContext<'a> {
-    /// The agent's keys, for tools that read sealed events. Never in a result.
-    pub keys: &'a Keys,
     /// The run's admin.
     pub admin: PublicKey,
     /// What the agent knows of itself and its admin.
@@ -48,18 +51,42 @@ pub struct ToolContext<'a> {
     pub until: Instant,
 }
 
+/// An event that a tool wants published. Its time and signature are the publisher's affair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    /// The kind.
+    pub kind: Kind,
+    /// The content.
+    pub content: String,
+    /// The tags.
+    pub tags: Vec<Tag>,
+}
+
+impl Draft {
+    /// Where the event will lie, if it replaces older versions of itself (NIP-01).
+    #[must_use]
+    pub fn address(&self, author: PublicKey) -> Option<Coordinate> {
+        let d = self.tags.iter().find(|tag| tag.kind() == "d").and_then(Tag::content).unwrap_or_default();
+        let coordinate = Coordinate::new(self.kind, author);
+        match self.kind {
+            kind if kind.is_addressable() => Some(coordinate.identifier(d)),
+            kind if kind.is_replaceable() => Some(coordinate),
+            _ => None,
+        }
+    }
+}
+
 /// Publishes a tool's event: signed once, saved under the call, then sent. A call that is run again after a crash
 /// gets the event of the first time, and the same id is sent.
 #[async_trait]
 pub trait Publisher: Send + Sync {
-    /// Takes `make`'s event, or the one saved by an earlier try of this very call, to the agent's write relays.
+    /// Takes the draft, or the event that an earlier try of this very call saved, to the agent's write relays. A new
+    /// version of a replaceable or addressable event is dated after the one it replaces.
     ///
     /// # Errors
-    /// [`ToolError::Run`] where it could not be saved: then nothing was sent.
-    async fn publish(
-        &self,
-        make: &(dyn Fn() -> Result<Event, ToolError> + Sync),
-    ) -> Result<(Event, Vec<PublishReport>), ToolError>;
+    /// [`ToolError::Run`] where it could not be saved: then nothing was sent. [`ToolError::Model`] where it cannot be
+    /// dated after the version it replaces.
+    async fn publish(&self, draft: Draft) -> Result<(Event, Vec<PublishReport>), ToolError>;
 }
 
 /// Why a tool gave no result.
@@ -86,6 +113,10 @@ pub trait Tool: Send + Sync {
     fn class(&self) -> Class;
     /// The lowest tier that may use it.
     fn lowest_tier(&self) -> Tier;
+    /// Whether templates may name it as a variable: it only reads what is at hand, and needs no argument.
+    fn is_variable(&self) -> bool {
+        false
+    }
     /// The most bytes of its result as JSON.
     fn max_result_bytes(&self) -> usize {
         16_000
