@@ -1,0 +1,270 @@
+use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
+
+use super::*;
+use crate::chat::Role;
+
+fn tool(name: &str) -> ToolSchema {
+    ToolSchema {
+        name: name.into(),
+        description: String::new(),
+        parameters: json!({"type": "object", "properties": {}}),
+    }
+}
+
+fn new_run(max_turns: u32) -> Run {
+    let messages = vec![Message::text(Role::User, "hi")];
+    Run::new(messages, vec![tool("time"), tool("query")], Params::default(), "p/m".into(), max_turns)
+}
+
+fn call(id: &str, name: &str, arguments: &str) -> ToolCall {
+    ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
+}
+
+fn answer(content: &str, tool_calls: Vec<ToolCall>) -> ChatAnswer {
+    ChatAnswer {
+        content: content.into(),
+        tool_calls,
+        finish_reason: FinishReason::Stop,
+        usage: Some(Usage { input_tokens: 10, output_tokens: 1 }),
+        model: "p/used".into(),
+    }
+}
+
+fn result(call_id: &str) -> ToolResult {
+    ToolResult { call_id: call_id.into(), content: format!("result of {call_id}") }
+}
+
+fn tool_choice(run: &Run) -> Option<ToolChoice> {
+    match run.next() {
+        Step::CallModel(request) => Some(request.tool_choice),
+        _ => None,
+    }
+}
+
+fn done(text: &str) -> Step<'static> {
+    Step::Done { text: text.into() }
+}
+
+#[test]
+fn a_text_ends_the_run() {
+    let mut run = new_run(4);
+    assert_eq!(tool_choice(&run), Some(ToolChoice::Auto));
+    run.model_answered(answer(" hello\n", vec![]));
+    assert_eq!(run.next(), done("hello"));
+    assert_eq!((run.turns().len(), run.usage().input_tokens), (1, 10));
+    assert_eq!(run.model_used(), "p/used");
+}
+
+#[test]
+fn results_stand_behind_their_calls_in_the_order_of_the_calls() {
+    let mut run = new_run(4);
+    run.model_answered(answer("wait", vec![call("a", "time", "{}"), call("b", "query", "{}")]));
+    run.tools_answered(vec![result("b"), result("a")]);
+    let seen: Vec<(&str, Option<&str>)> =
+        run.messages().iter().map(|m| (m.content.as_str(), m.tool_call_id.as_deref())).collect();
+    let expected = [("hi", None), ("wait", None), ("result of a", Some("a")), ("result of b", Some("b"))];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn results_may_come_one_by_one_and_the_first_of_a_call_counts() {
+    let mut run = new_run(4);
+    let (a, b) = (call("a", "time", "{}"), call("b", "query", "{}"));
+    run.model_answered(answer("", vec![a, b.clone()]));
+    let late = ToolResult { call_id: "a".into(), content: "late".into() };
+    run.tools_answered(vec![result("a"), result("nobody")]);
+    run.tools_answered(vec![late]);
+    assert_eq!(run.next(), Step::CallTools(vec![b]));
+    assert_eq!(run.messages().len(), 1, "an unfinished turn is not in the messages");
+    run.tools_answered(vec![result("b")]);
+    assert_eq!(run.messages()[2].content, "result of a");
+    assert_eq!(tool_choice(&run), Some(ToolChoice::Auto));
+}
+
+#[test]
+fn missing_and_repeated_ids_are_replaced_by_unique_ones() {
+    let mut run = new_run(4);
+    let calls = ["", "x", "x", "call_1_4", ""].map(|id| call(id, "time", "{}"));
+    run.model_answered(answer("", calls.to_vec()));
+    let ids = |run: &Run| -> Vec<String> {
+        run.turns().last().unwrap().tool_calls.iter().map(|c| c.id.clone()).collect()
+    };
+    let first = ids(&run);
+    assert_eq!(first, ["call_1_0", "x", "call_1_2", "call_1_4", "call_1_4_"]);
+    run.tools_answered(first.iter().map(|id| result(id)).collect());
+    run.model_answered(answer("", vec![call("x", "time", "{}")]));
+    assert_eq!(ids(&run), ["call_2_0"], "an id of an earlier turn is taken too");
+}
+
+#[test]
+fn calls_that_cannot_be_run_are_answered_and_only_the_others_are_run() {
+    let mut run = new_run(4);
+    let good = call("g", "time", r#"{"zone":"UTC"}"#);
+    let calls = vec![
+        call("1", "query", r#"{"kinds":[1"#),
+        call("2", "query", "[1]"),
+        call("3", "query", "kinds: 1"),
+        good.clone(),
+        call("4", "shell_exec", "{}"),
+        call("5", "read_file", "{}"),
+        call("6", "profile", "{}"),
+        call("7", "", "{}"),
+    ];
+    run.model_answered(answer("", calls));
+    assert_eq!(run.next(), Step::CallTools(vec![good]));
+    run.tools_answered(vec![result("g")]);
+    let results: Vec<&str> = run.messages()[2..].iter().map(|m| m.content.as_str()).collect();
+    insta::assert_snapshot!(results.join("\n"), @r#"
+    {"success":false,"error":"invalid JSON arguments: they were cut off; send a shorter call"}
+    {"success":false,"error":"invalid JSON arguments: invalid type: sequence, expected a map at line 1 column 0; send one JSON object"}
+    {"success":false,"error":"invalid JSON arguments: expected value at line 1 column 1; send one JSON object"}
+    result of g
+    {"success":false,"error":"not available on this host: there is no shell and there are no local files"}
+    {"success":false,"error":"not available on this host: there is no shell and there are no local files"}
+    {"success":false,"error":"this run has no such tool; available: time, query"}
+    {"success":false,"error":"this run has no such tool; available: time, query"}
+    "#);
+}
+
+#[test]
+fn a_turn_of_nothing_but_bad_calls_goes_straight_back_to_the_model() {
+    let mut run = new_run(4);
+    run.model_answered(answer("", vec![call("a", "nothing", "{}")]));
+    assert!(
+        matches!(run.next(), Step::CallModel(request) if request.model == "p/m"),
+        "the chain is the caller's"
+    );
+    assert_eq!(run.messages().len(), 3);
+}
+
+#[test]
+fn arguments_of_an_answer_that_hit_the_token_limit_are_called_cut_off() {
+    let mut run = new_run(4);
+    let cut = ChatAnswer {
+        finish_reason: FinishReason::Length,
+        ..answer("", vec![call("a", "time", r#"{"content":"Hello "wor"#)])
+    };
+    run.model_answered(cut);
+    assert!(run.messages()[2].content.contains("send a shorter call"), "{:?}", run.messages()[2]);
+}
+
+#[test]
+fn the_call_after_the_last_turn_may_not_use_tools_and_its_text_is_the_answer() {
+    let mut run = new_run(2);
+    for turn in ["a", "b"] {
+        assert_eq!(tool_choice(&run), Some(ToolChoice::Auto));
+        run.model_answered(answer("", vec![call(turn, "time", "{}")]));
+        run.tools_answered(vec![result(turn)]);
+    }
+    assert_eq!(tool_choice(&run), Some(ToolChoice::None));
+    let mut silent = run.clone();
+    run.model_answered(answer("so far", vec![call("c", "time", "{}")]));
+    assert_eq!(run.next(), done("so far"));
+    assert_eq!(run.turns()[2].tool_calls, [], "a call that was not run is not recorded as one");
+    silent.model_answered(answer(" ", vec![call("c", "time", "{}")]));
+    assert_eq!(silent.next(), done(OUT_OF_TURNS));
+}
+
+#[test]
+fn an_empty_text_becomes_an_honest_sentence() {
+    let mut run = new_run(4);
+    run.model_answered(answer(" \n", vec![]));
+    assert_eq!(run.next(), done(EMPTY_TEXT));
+}
+
+#[test]
+fn what_comes_at_the_wrong_time_fails_the_run_and_an_ended_run_stays() {
+    let failed = |reason: &str| Step::Failed { reason: reason.into() };
+    let mut early = new_run(4);
+    early.tools_answered(vec![result("a")]);
+    assert_eq!(early.next(), failed("tool results came while the model was to be asked"));
+    let mut twice = new_run(4);
+    twice.model_answered(answer("", vec![call("a", "time", "{}")]));
+    twice.model_answered(answer("hello", vec![]));
+    assert_eq!(twice.next(), failed("a model's answer came while tools were to be run"));
+    let mut ended = new_run(4);
+    ended.model_answered(answer("hello", vec![]));
+    let before = ended.clone();
+    ended.model_answered(answer("again", vec![]));
+    ended.tools_answered(vec![result("a")]);
+    ended.fail("too late");
+    assert_eq!(ended, before);
+}
+
+/// Panics where the messages do not pair, an id is used twice, or a message is empty.
+fn assert_paired(messages: &[Message]) {
+    let mut used = HashSet::new();
+    let mut rest = messages;
+    while let [message, tail @ ..] = rest {
+        assert_ne!(message.role, Role::Tool, "a result without a call");
+        let (results, behind) = tail.split_at(message.tool_calls.len());
+        for (call, result) in message.tool_calls.iter().zip(results) {
+            assert!(used.insert(call.id.clone()), "the id {} is used twice", call.id);
+            assert_eq!(result.tool_call_id.as_ref(), Some(&call.id));
+            assert!(!result.content.is_empty());
+        }
+        rest = behind;
+    }
+}
+
+fn any_call() -> impl Strategy<Value = ToolCall> {
+    let id = prop_oneof![Just(""), Just("x"), Just("call_1_0"), Just("call_2_1")];
+    let name = prop_oneof![Just("time"), Just("query"), Just("shell"), Just("")];
+    let arguments = prop_oneof![Just("{}"), Just(""), Just("{\"a\":"), Just("[]")];
+    (id, name, arguments).prop_map(|(id, name, arguments)| call(id, name, arguments))
+}
+
+fn any_answer() -> impl Strategy<Value = ChatAnswer> {
+    (prop_oneof![Just(""), Just("text")], proptest::collection::vec(any_call(), 0..4))
+        .prop_map(|(text, calls)| answer(text, calls))
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_model_answers_the_messages_pair_and_the_run_ends_and_can_be_replayed(
+        answers in proptest::collection::vec(any_answer(), 8),
+        max_turns in 0..6_u32,
+        one_by_one in any::<bool>(),
+    ) {
+        let mut run = new_run(max_turns);
+        let mut journal: Vec<Result<ChatAnswer, Vec<ToolResult>>> = Vec::new();
+        let mut answers = answers.into_iter();
+        let mut model_calls = 0;
+        loop {
+            assert_paired(run.messages());
+            let entry = match run.next() {
+                Step::CallModel(_) => {
+                    model_calls += 1;
+                    Ok(answers.next().unwrap())
+                }
+                Step::CallTools(calls) => {
+                    assert!(!calls.is_empty());
+                    let count = if one_by_one { 1 } else { calls.len() };
+                    Err(calls.iter().take(count).map(|c| result(&c.id)).collect())
+                }
+                Step::Done { text } => break assert!(!text.is_empty()),
+                Step::Failed { reason } => panic!("{reason}"),
+            };
+            journal.push(entry.clone());
+            tell(&mut run, entry);
+        }
+        assert!(model_calls <= max_turns.max(1) + 1);
+        assert_eq!(run.turns().len(), usize::try_from(model_calls).unwrap());
+
+        let mut replayed = new_run(max_turns);
+        for entry in journal {
+            // As if each step were another process.
+            let saved = serde_json::to_string(&replayed).unwrap();
+            replayed = serde_json::from_str(&saved).unwrap();
+            tell(&mut replayed, entry);
+        }
+        assert_eq!(replayed, run);
+    }
+}
+
+fn tell(run: &mut Run, entry: Result<ChatAnswer, Vec<ToolResult>>) {
+    match entry {
+        Ok(answer) => run.model_answered(answer),
+        Err(results) => run.tools_answered(results),
+    }
+}

@@ -1,0 +1,89 @@
+//! How a tool's event goes out: dated, signed, saved under its call, and only then sent.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use nostr::prelude::{Coordinate, Event, EventBuilder, Filter, FinalizeEvent, Timestamp};
+use tokio::sync::Mutex;
+
+use crate::app::App;
+use crate::error::Error;
+use crate::events::{next_created_at, supersedes};
+use crate::load;
+use crate::relay::{Outgoing, PublishReport};
+use crate::run::driver::{Driver, TOOL_SLICE};
+use crate::store::keys::Place;
+use crate::tools::{Draft, Publisher, ToolError};
+
+/// Publishes for one tool call: the event is in the journal before any relay sees it.
+pub(super) struct CallPublisher<'a> {
+    driver: &'a Driver<'a>,
+    place: Place,
+    saved: Option<&'a Event>,
+}
+
+/// The newest version of each address that a run has published. Held while a new version is dated, so that two calls of
+/// one turn cannot date theirs alike.
+pub(super) type Versions = Mutex<BTreeMap<Coordinate, Event>>;
+
+#[async_trait]
+impl Publisher for CallPublisher<'_> {
+    async fn publish(&self, draft: Draft) -> Result<(Event, Vec<PublishReport>), ToolError> {
+        let driver = self.driver;
+        let event = match self.saved {
+            Some(event) => event.clone(),
+            None => self.sign_and_save(draft).await?,
+        };
+        let outgoing = Outgoing { event, targets: load::write_targets(driver.app, driver.state) };
+        let until = driver.deadline.slice(TOOL_SLICE);
+        let reports = driver.app.relays.publish(std::slice::from_ref(&outgoing), until).await;
+        Ok((outgoing.event, reports.into_iter().next().unwrap_or_default()))
+    }
+}
+
+impl<'a> CallPublisher<'a> {
+    /// A publisher for the call at `place`, which an earlier attempt may have signed an event for.
+    pub(super) fn new(driver: &'a Driver<'a>, place: Place, saved: Option<&'a Event>) -> Self {
+        Self { driver, place, saved }
+    }
+
+    async fn sign_and_save(&self, draft: Draft) -> Result<Event, ToolError> {
+        let driver = self.driver;
+        let now = driver.app.clock.now();
+        let Some(address) = draft.address(driver.app.agent()) else {
+            let event = sign(driver.app, draft, now)?;
+            driver.append(self.place, &event).await?;
+            return Ok(event);
+        };
+        let mut versions = driver.versions.lock().await;
+        let previous = match versions.get(&address) {
+            Some(event) => Some(event.clone()),
+            None => self.newest_on_relays(&address).await,
+        };
+        let deletion = driver.state.events.deleted_until(&address);
+        let created_at = next_created_at(now, previous.as_ref(), deletion)
+            .map_err(|error| ToolError::Model(error.to_string()))?;
+        let event = sign(driver.app, draft, created_at)?;
+        driver.append(self.place, &event).await?;
+        versions.insert(address, event.clone());
+        Ok(event)
+    }
+
+    /// The version that a new one replaces, as far as our relays tell.
+    async fn newest_on_relays(&self, address: &Coordinate) -> Option<Event> {
+        let driver = self.driver;
+        let filter =
+            Filter::new().kind(address.kind).author(address.public_key).identifier(&address.identifier);
+        let until = driver.deadline.slice(TOOL_SLICE);
+        let fetched = driver.app.relays.fetch(&driver.read_targets, &[filter], until).await;
+        fetched.events.into_iter().reduce(|a, b| if supersedes(&a, &b) { a } else { b })
+    }
+}
+
+fn sign(app: &App, draft: Draft, created_at: Timestamp) -> Result<Event, ToolError> {
+    EventBuilder::new(draft.kind, draft.content)
+        .tags(draft.tags)
+        .custom_created_at(created_at)
+        .finalize(app.keys())
+        .map_err(|_| ToolError::Run(Error::Permanent("the agent's key cannot sign an event".to_owned())))
+}
