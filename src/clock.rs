@@ -45,6 +45,27 @@ impl Clock {
     }
 }
 
+/// Measures one step after another.
+#[derive(Debug)]
+pub struct Stopwatch {
+    last: Instant,
+}
+
+impl Stopwatch {
+    /// Starts.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { last: Instant::now() }
+    }
+
+    /// The whole milliseconds since the start or the last lap.
+    pub fn lap_ms(&mut self) -> u64 {
+        let now = Instant::now();
+        let took = now.saturating_duration_since(std::mem::replace(&mut self.last, now));
+        u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 /// When an invocation ends, and what must be left of it.
 ///
 /// Work on models, tools and reads ends at [`Deadline::work_until`]; the reserve behind it is for saving, publishing

@@ -1,17 +1,52 @@
 //! Didactyl: a sovereign AI agent on Nostr that runs as one stateless Lambda function.
+//!
+//! An invocation goes one way, whatever its trigger:
+//!
+//! ```text
+//! payload ─▶ inbox ─▶ trigger ─▶ claim + load ─▶ assemble ─▶ run ─▶ publish ─▶ record
+//! ```
+//!
+//! - [`handler`]: START HERE. The whole way, one call per step.
+//! - [`trigger`]: the payload's shape, and what starts a run; [`inbox`]: which events do; [`dm`]: opening and writing messages.
+//! - [`record`]: the claim that makes it once, the saved reply, the outcome.
+//! - [`load`]: what the agent knows, as [`state`] from [`events`] and [`skill`]s; [`context`]: what the model sees of it.
+//! - [`run`]: the tool loop; [`publish`]: the reply's way out.
+//! - Ports: [`llm`], [`relay`], [`store`], [`tools`], [`queue`].
+//! - [`app`], [`config`], [`clock`], [`logging`], [`error`]: what all of them share.
 
+pub mod app;
+pub mod assemble;
 pub mod chat;
+#[cfg(feature = "local")]
+pub mod cli;
 pub mod clock;
+pub mod config;
 pub mod context;
+pub mod dm;
 pub mod error;
 pub mod events;
+pub mod handler;
+mod hash;
+pub mod history;
+pub mod inbox;
 pub mod kinds;
 pub mod llm;
+pub mod load;
+pub mod logging;
+pub mod publish;
 pub mod queue;
+pub mod record;
 pub mod relay;
 pub mod run;
+pub mod secret;
 pub mod skill;
 pub mod state;
 pub mod store;
 pub mod tools;
 pub mod trigger;
+
+/// Makes ring the process's TLS provider: the first thing a binary does. A second call changes nothing.
+pub fn install_crypto_provider() {
+    // Fails only where a provider is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

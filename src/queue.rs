@@ -1,11 +1,11 @@
-//! The `Queue` port: hands a stored run to another invocation. SQS on AWS; none on a laptop, where what does not fit
-//! into an invocation waits for the next one that meets it.
+//! The `Queue` port: hands a stored run to a later invocation. SQS on AWS; none on a laptop, where a run that could not
+//! be ended waits for its trigger to be delivered again.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-/// The queue could not take the message; the run stays stored and due.
+/// The queue did not take the message; the run stays stored.
 #[derive(Debug, thiserror::Error)]
 #[error("the queue is unavailable: {0}")]
 pub struct QueueError(pub String);

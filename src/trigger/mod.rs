@@ -44,8 +44,32 @@ pub struct Dm {
     pub created_at: Timestamp,
     /// The text.
     pub text: String,
+    /// Set where the message is answered with a fixed text and never reaches the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<Notice>,
     /// The relay it came from, where that is one of our inbox relays.
     pub relay: Option<RelayUrl>,
+}
+
+/// A fixed answer to a heeded sender's message that the agent cannot work (design §3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Notice {
+    /// A file message (kind 15).
+    CannotReadFiles,
+    /// A room with others; told once a day.
+    OneToOneOnly,
+}
+
+impl Notice {
+    /// What the sender is told.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::CannotReadFiles => "I cannot read files. Please send me text.",
+            Self::OneToOneOnly => "I answer one-to-one messages only, not rooms with others.",
+        }
+    }
 }
 
 /// How a direct message travels.
@@ -96,6 +120,14 @@ impl Trigger {
     pub fn peer(&self) -> Option<PublicKey> {
         match &self.source {
             Source::Dm(dm) => Some(dm.peer),
+        }
+    }
+
+    /// When its author says it happened.
+    #[must_use]
+    pub fn created_at(&self) -> Timestamp {
+        match &self.source {
+            Source::Dm(dm) => dm.created_at,
         }
     }
 }

@@ -1,0 +1,192 @@
+//! `App`: keys, configuration and clients, built once per cold start and lent to every invocation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nostr::prelude::{Keys, PublicKey, Timestamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::clock::{Clock, Deadline};
+use crate::config::{Config, StoreChoice};
+use crate::error::Error;
+use crate::hash::hex;
+use crate::llm::Llm;
+use crate::llm::openai::OpenAi;
+use crate::queue::Queue;
+use crate::record::{to_json, unreadable};
+use crate::relay::pool::{Limits, Pool};
+use crate::relay::{Relays, Target, Trust};
+use crate::store::seal::Vault;
+use crate::store::{Expect, Key, Row, Store, Write};
+use crate::tools::registry::Registry;
+
+/// What an invocation works with.
+pub struct App {
+    /// The checked configuration.
+    pub config: Config,
+    /// Seals what is private before it reaches the store.
+    pub vault: Vault,
+    /// State.
+    pub store: Arc<dyn Store>,
+    /// Relays.
+    pub relays: Arc<dyn Relays>,
+    /// Models.
+    pub llm: Arc<dyn Llm>,
+    /// Takes runs that could not be ended, where there is one.
+    pub queue: Option<Arc<dyn Queue>>,
+    /// What the model can do.
+    pub tools: Registry,
+    /// Our clock.
+    pub clock: Clock,
+    /// How long a lease outlives its invocation's deadline: clocks differ a little between sandboxes.
+    pub lease_margin: Duration,
+}
+
+/// See [`App::lease_margin`].
+pub const LEASE_MARGIN: Duration = Duration::from_secs(5);
+
+/// The shortest time that a claim is remembered.
+const MIN_CLAIM_LIFE: Duration = Duration::from_secs(14 * DAY_SECS);
+/// How much longer than a message may be old.
+const CLAIM_SLACK: Duration = Duration::from_secs(7 * DAY_SECS);
+const DAY_SECS: u64 = 24 * 60 * 60;
+
+impl App {
+    /// Builds the clients that the configuration names.
+    ///
+    /// # Errors
+    /// [`Error::Permanent`] where the store cannot be opened; the message says why and what to do.
+    pub async fn new(config: Config) -> Result<Self, Error> {
+        let clock = Clock::system();
+        let store = open_store(&config.store, clock.clone()).await?;
+        let relays = Arc::new(Pool::new(config.keys.clone(), Limits::default()));
+        let llm = Arc::new(OpenAi::new(http_client()?, config.providers.clone()));
+        Ok(Self::with_ports(config, store, relays, llm, clock))
+    }
+
+    /// An app over the given ports.
+    #[must_use]
+    pub fn with_ports(
+        config: Config,
+        store: Arc<dyn Store>,
+        relays: Arc<dyn Relays>,
+        llm: Arc<dyn Llm>,
+        clock: Clock,
+    ) -> Self {
+        let vault = Vault::new(config.keys.secret_key());
+        Self {
+            config,
+            vault,
+            store,
+            relays,
+            llm,
+            queue: None,
+            tools: Registry::standard(),
+            clock,
+            lease_margin: LEASE_MARGIN,
+        }
+    }
+
+    /// The agent's keys.
+    #[must_use]
+    pub fn keys(&self) -> &Keys {
+        &self.config.keys
+    }
+
+    /// The agent's public key.
+    #[must_use]
+    pub fn agent(&self) -> PublicKey {
+        self.config.keys.public_key()
+    }
+
+    /// The relays of `DIDACTYL_RELAYS`.
+    #[must_use]
+    pub fn own_targets(&self) -> Vec<Target> {
+        self.config.relays.iter().map(|url| Target { url: url.clone(), trust: Trust::Own }).collect()
+    }
+
+    /// Until when a claim made now is ours, Unix milliseconds: a little longer than the invocation can last.
+    #[must_use]
+    pub fn lease_until_ms(&self, deadline: Deadline) -> u64 {
+        let lease = deadline.left().saturating_add(self.lease_margin).as_millis();
+        self.clock.now_ms().saturating_add(u64::try_from(lease).unwrap_or(u64::MAX))
+    }
+
+    /// A name for a worker that no other has.
+    ///
+    /// # Errors
+    /// [`Error::Transient`] where the system gives no random bytes.
+    pub fn new_owner(&self) -> Result<String, Error> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes)
+            .map_err(|_| Error::Transient("the system gives no random bytes".to_owned()))?;
+        Ok(hex(&bytes))
+    }
+
+    /// Until when a claim on a trigger of this age must be remembered, Unix seconds; `None` is for ever. While a
+    /// message is young enough to be worked, its claim is there (design §7).
+    #[must_use]
+    pub fn claim_expiry(&self, created_at: Timestamp) -> Option<u64> {
+        let max_age = self.config.max_age?;
+        let now = self.clock.now();
+        Some((now.max(created_at) + max_age + CLAIM_SLACK).max(now + MIN_CLAIM_LIFE).as_secs())
+    }
+
+    /// The write that puts `value`, sealed, under `key`.
+    ///
+    /// # Errors
+    /// [`Error::Permanent`] where it cannot be sealed.
+    pub fn put_sealed<T: Serialize>(
+        &self,
+        key: Key,
+        value: &T,
+        expires_at: Option<u64>,
+    ) -> Result<Write, Error> {
+        let sealed =
+            self.vault.seal(&key, &to_json(value)?).map_err(|error| Error::Permanent(error.to_string()))?;
+        Ok(Write::put(key, Expect::Anything, sealed, expires_at))
+    }
+
+    /// A row that [`App::put_sealed`] wrote.
+    ///
+    /// # Errors
+    /// [`Error::Permanent`] where it was sealed by another key, is damaged, or is of a newer format.
+    pub fn open_sealed<T: DeserializeOwned>(&self, row: &Row) -> Result<T, Error> {
+        let bytes = self.vault.open(&row.key, &row.value).map_err(|_| unreadable(&row.key))?;
+        serde_json::from_slice(&bytes).map_err(|_| unreadable(&row.key))
+    }
+}
+
+async fn open_store(choice: &StoreChoice, clock: Clock) -> Result<Arc<dyn Store>, Error> {
+    match choice {
+        #[cfg(feature = "local")]
+        StoreChoice::Sqlite(path) => {
+            let store = crate::store::sqlite::Sqlite::open(path, clock)
+                .map_err(|error| Error::Permanent(format!("DIDACTYL_STORE: {error}")))?;
+            Ok(Arc::new(store))
+        }
+        #[cfg(not(feature = "local"))]
+        StoreChoice::Sqlite(_) => Err(Error::Permanent(
+            "DIDACTYL_STORE: this build has no SQLite; set dynamodb:TABLE or build with the feature `local`"
+                .to_owned(),
+        )),
+        StoreChoice::DynamoDb(table) => {
+            Ok(Arc::new(crate::store::dynamodb::DynamoDb::connect(table, clock).await))
+        }
+    }
+}
+
+/// The one HTTP client of the process. Idle connections are dropped early: a frozen sandbox answers no keep-alive.
+fn http_client() -> Result<reqwest::Client, Error> {
+    reqwest::Client::builder()
+        .pool_idle_timeout(Duration::from_secs(15))
+        .connect_timeout(Duration::from_secs(5))
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(|_| {
+            Error::Permanent(
+                "the HTTP client cannot be built: are the system's root certificates there?".to_owned(),
+            )
+        })
+}

@@ -1,0 +1,197 @@
+//! The conversation with one peer: one sealed row per message, whichever protocol it travelled by, and nothing but input
+//! for the context. What is here is never sent.
+
+use std::collections::HashSet;
+
+use nostr::prelude::{Event, EventId, Filter, PublicKey, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::app::App;
+use crate::chat::Role;
+use crate::context::HistoryMessage;
+use crate::dm::{self, Content, Opened, ReplyPart};
+use crate::error::Error;
+use crate::kinds;
+use crate::record::FORMAT;
+use crate::store::{Write, keys};
+use crate::trigger::{Dm, Protocol, Source, Trigger};
+
+/// The most messages of one kind that a first read of a conversation asks for.
+const FIRST_READ_LIMIT: usize = 100;
+
+/// One message of a conversation, as stored (sealed).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredMessage {
+    /// See [`FORMAT`].
+    pub format: u32,
+    /// The kind 4 event's id, or the rumor's.
+    pub id: EventId,
+    /// Written by the agent, or by its peer.
+    pub from_agent: bool,
+    /// How it travelled.
+    pub protocol: Protocol,
+    /// When its author says it was written.
+    pub created_at: Timestamp,
+    /// Our clock when we first saw it.
+    pub arrived_at: Timestamp,
+    /// The text.
+    pub text: String,
+}
+
+impl StoredMessage {
+    /// Its place in the conversation: one that is dated ahead does not stay the last for ever.
+    fn at(&self) -> Timestamp {
+        self.created_at.min(self.arrived_at)
+    }
+
+    /// The write that puts it into the conversation with `peer`. The same message is the same row however often it
+    /// comes.
+    ///
+    /// # Errors
+    /// [`Error::Permanent`] where it cannot be sealed.
+    pub fn write(&self, app: &App, peer: &PublicKey) -> Result<Write, Error> {
+        app.put_sealed(keys::message(peer, self.at(), &self.id), self, None)
+    }
+}
+
+/// The message of a trigger, and the peer it is from; `None` where there is no text for a model.
+#[must_use]
+pub fn incoming(trigger: &Trigger) -> Option<(PublicKey, StoredMessage)> {
+    let Source::Dm(dm) = &trigger.source;
+    let message = StoredMessage {
+        format: FORMAT,
+        id: dm.message_id,
+        from_agent: false,
+        protocol: dm.protocol,
+        created_at: dm.created_at,
+        arrived_at: trigger.arrived_at,
+        text: dm.text.clone(),
+    };
+    dm.notice.is_none().then_some((dm.peer, message))
+}
+
+/// A part of the reply to `dm`.
+#[must_use]
+pub fn outgoing(dm: &Dm, part: &ReplyPart) -> StoredMessage {
+    StoredMessage {
+        format: FORMAT,
+        id: part.id,
+        from_agent: true,
+        protocol: dm.protocol,
+        created_at: part.created_at,
+        arrived_at: part.created_at,
+        text: part.text.clone(),
+    }
+}
+
+/// A message that lies on a relay; `None` where it has no text.
+#[must_use]
+pub fn found(app: &App, opened: Opened) -> Option<StoredMessage> {
+    let Content::Text(text) = opened.content else { return None };
+    let from_agent = opened.author == app.agent();
+    Some(StoredMessage {
+        format: FORMAT,
+        id: opened.id,
+        from_agent,
+        protocol: opened.protocol,
+        created_at: opened.created_at,
+        // The parts of a reply are dated seconds ahead; seen again at once, each must fall on the row that it has.
+        arrived_at: if from_agent { opened.created_at } else { app.clock.now() },
+        text,
+    })
+}
+
+/// What to ask relays for at the first contact with `peer`. Who a wrap is from is told by opening it alone.
+#[must_use]
+pub fn filters(agent: &PublicKey, peer: &PublicKey) -> Vec<Filter> {
+    let between = |from: &PublicKey, to: &PublicKey| {
+        Filter::new().author(*from).kind(kinds::DM_NIP04).pubkey(*to).limit(FIRST_READ_LIMIT)
+    };
+    vec![
+        between(peer, agent),
+        between(agent, peer),
+        Filter::new().kind(kinds::GIFT_WRAP).pubkey(*agent).limit(FIRST_READ_LIMIT),
+    ]
+}
+
+/// The messages with `peer` among the events, without those that are `known`. A message of the peer that is newer than
+/// the triggering one is no history: it is work that will come by itself.
+#[must_use]
+pub fn of_conversation(
+    app: &App,
+    trigger: &Trigger,
+    peer: &PublicKey,
+    known: &[StoredMessage],
+    events: &[Event],
+) -> Vec<StoredMessage> {
+    let mut seen: HashSet<EventId> = known.iter().map(|message| message.id).collect();
+    let opened = events.iter().filter_map(|event| dm::open(app.keys(), event).ok());
+    opened
+        .filter(|opened| opened.peer == *peer)
+        .filter(|opened| opened.author == app.agent() || opened.created_at <= trigger.created_at())
+        .filter(|opened| seen.insert(opened.id))
+        .filter_map(|opened| found(app, opened))
+        .collect()
+}
+
+/// The conversation in order, each message once, without the one that the run answers.
+#[must_use]
+pub fn in_order(mut messages: Vec<StoredMessage>, trigger: &Trigger) -> Vec<StoredMessage> {
+    let Source::Dm(dm) = &trigger.source;
+    messages.sort_by_key(|message| (message.at(), message.id));
+    let mut seen = HashSet::from([dm.message_id]);
+    // A message dated ahead that was seen twice lies in two rows.
+    messages.retain(|message| seen.insert(message.id));
+    messages
+}
+
+/// The conversation as the model sees it.
+#[must_use]
+pub fn as_chat(messages: &[StoredMessage]) -> Vec<HistoryMessage> {
+    let role = |message: &StoredMessage| if message.from_agent { Role::Assistant } else { Role::User };
+    messages.iter().map(|m| HistoryMessage { role: role(m), text: m.text.clone() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use nostr::prelude::Keys;
+
+    use super::*;
+    use crate::trigger::Tier;
+
+    #[test]
+    fn a_message_that_lies_in_two_rows_is_in_the_conversation_once() {
+        let peer = Keys::generate().public_key();
+        let id = |n: u8| EventId::from_byte_array([n; 32]);
+        let message = |n: u8, created_at: u64, arrived_at: u64| StoredMessage {
+            format: FORMAT,
+            id: id(n),
+            from_agent: false,
+            protocol: Protocol::Nip17,
+            created_at: Timestamp::from(created_at),
+            arrived_at: Timestamp::from(arrived_at),
+            text: String::new(),
+        };
+        let trigger = Trigger {
+            id: String::new(),
+            source: Source::Dm(Dm {
+                peer,
+                protocol: Protocol::Nip17,
+                message_id: id(9),
+                created_at: Timestamp::from(9),
+                text: String::new(),
+                notice: None,
+                relay: None,
+            }),
+            tier: Tier::Admin,
+            tainted: false,
+            admin: peer,
+            arrived_at: Timestamp::from(9),
+        };
+        // The first is dated ahead of both its arrivals, and another stands between them.
+        let stored =
+            vec![message(1, 8, 4), message(2, 3, 3), message(3, 2, 2), message(1, 8, 2), message(9, 9, 9)];
+        let ids: Vec<EventId> = in_order(stored, &trigger).into_iter().map(|message| message.id).collect();
+        assert_eq!(ids, [1, 3, 2].map(id));
+    }
+}

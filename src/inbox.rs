@@ -1,0 +1,189 @@
+//! From an event as it came to what is to be done with it.
+//!
+//! The order of the checks is that of design §1, cheapest first: size and shape; kind; for DMs the receiver; age; id
+//! and signature; decryption; and then who sent it. Nothing here does I/O. Whatever fails is a [`Rejection`] with its
+//! reason, and stops no other event.
+
+use std::time::Duration;
+
+use nostr::prelude::{Event, EventId, PublicKey, RelayUrl, Timestamp};
+use serde::Deserialize;
+
+use crate::app::App;
+use crate::dm::{self, Content, DmError, Opened};
+use crate::hash::is_lower_hex;
+use crate::kinds;
+use crate::record::dm_trigger_id;
+use crate::trigger::{Dm, Notice, Source, Tier, Trigger};
+
+/// A larger event is dropped unopened.
+pub const MAX_EVENT_BYTES: usize = 128 * 1024;
+
+/// How far ahead of our clock a message may be dated.
+pub const MAX_AHEAD: Duration = Duration::from_secs(15 * 60);
+
+/// Gift wraps bear a random date up to two days early (NIP-59); some clients date them as much ahead.
+const WRAP_DATING: Duration = Duration::from_secs(2 * 24 * 60 * 60);
+
+/// What is to be done with an event.
+#[derive(Debug)]
+pub enum Inbound {
+    /// It starts a run.
+    Work(Box<Trigger>),
+    /// The agent wrote it: it belongs into the conversation and is never work.
+    Own(Opened),
+}
+
+/// Why an event starts nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// More than [`MAX_EVENT_BYTES`].
+    #[error("the event has more than {MAX_EVENT_BYTES} bytes")]
+    TooLarge,
+    /// Not the JSON of a signed event.
+    #[error("not a signed event")]
+    NotAnEvent,
+    /// No trigger listens to this kind.
+    #[error("events of kind {0} start nothing")]
+    UnsupportedKind(u16),
+    /// Its `p` tags do not name the agent, and the agent did not write it.
+    #[error("the message is not for this agent")]
+    NotForUs,
+    /// Older than `DIDACTYL_MAX_AGE`.
+    #[error("the message is older than DIDACTYL_MAX_AGE")]
+    TooOld,
+    /// Dated more than [`MAX_AHEAD`] ahead: it may be delivered again when its time has come.
+    #[error("the message is dated in the future: deliver it again after its time")]
+    TooEarly,
+    /// The id is not the hash of the content, or the signature does not hold.
+    #[error("the event's id or signature does not hold")]
+    Forged,
+    /// It is properly signed but cannot be opened, or holds nothing to answer.
+    #[error(transparent)]
+    Unopened(#[from] DmError),
+    /// Its sender is of a tier that the agent does not heed.
+    #[error("the agent does not heed a sender of tier {}", .0.as_str())]
+    NotHeeded(Tier),
+}
+
+/// A rejected event: the reason, and which event, where that is known for certain.
+#[derive(Debug)]
+pub struct Rejected {
+    /// Why.
+    pub reason: Rejection,
+    /// The event's id, or a rumor's, and its time: set only after id and signature held. Such a rejection is final and is
+    /// to be recorded.
+    pub verified: Option<(EventId, Timestamp)>,
+}
+
+impl From<Rejection> for Rejected {
+    fn from(reason: Rejection) -> Self {
+        Self { reason, verified: None }
+    }
+}
+
+/// Reads one event.
+///
+/// # Errors
+/// [`Rejected`] where it starts nothing.
+pub fn read(app: &App, json: &str, relay: Option<&RelayUrl>) -> Result<Inbound, Rejected> {
+    let event = parse(json)?;
+    let now = app.clock.now();
+    check_envelope(app, &event, now)?;
+    event.verify().map_err(|_| Rejection::Forged)?;
+
+    let final_for =
+        |id: EventId, reason: Rejection| Rejected { reason, verified: Some((id, event.created_at)) };
+    let opened = dm::open(app.keys(), &event).map_err(|error| final_for(event.id, error.into()))?;
+    if opened.author == app.agent() {
+        return Ok(Inbound::Own(opened));
+    }
+    let tier = tier_of(app, &opened.author);
+    if tier < Tier::Admin {
+        return Err(final_for(opened.id, Rejection::NotHeeded(tier)));
+    }
+    check_age(app, opened.created_at, now, Duration::ZERO)?;
+    Ok(Inbound::Work(Box::new(trigger(opened, tier, relay, now))))
+}
+
+fn parse(json: &str) -> Result<Event, Rejection> {
+    if json.len() > MAX_EVENT_BYTES {
+        return Err(Rejection::TooLarge);
+    }
+    let event = dm::read_object(json).ok_or(Rejection::NotAnEvent)?;
+    let spelling: Spelling<'_> = dm::read_object(json).ok_or(Rejection::NotAnEvent)?;
+    if spelling.is_canonical() { Ok(event) } else { Err(Rejection::NotAnEvent) }
+}
+
+/// The fields that NIP-01 spells in lower-case hex alone. The crate's types read upper case, bech32 and hex with more
+/// behind it too, and so would take what no relay takes.
+#[derive(Deserialize)]
+struct Spelling<'a> {
+    id: &'a str,
+    pubkey: &'a str,
+    sig: &'a str,
+}
+
+impl Spelling<'_> {
+    fn is_canonical(&self) -> bool {
+        is_lower_hex(self.id, 64) && is_lower_hex(self.pubkey, 64) && is_lower_hex(self.sig, 128)
+    }
+}
+
+/// What can be told without a signature: kind, receiver, age.
+fn check_envelope(app: &App, event: &Event, now: Timestamp) -> Result<(), Rejection> {
+    if !dm::is_dm(event.kind) {
+        return Err(Rejection::UnsupportedKind(event.kind.as_u16()));
+    }
+    let agent = app.agent();
+    let to_agent = dm::receivers(&event.tags).contains(&agent);
+    if !to_agent && event.pubkey != agent {
+        return Err(Rejection::NotForUs);
+    }
+    let slack = if event.kind == kinds::GIFT_WRAP { WRAP_DATING } else { Duration::ZERO };
+    check_age(app, event.created_at, now, slack)
+}
+
+fn check_age(app: &App, created_at: Timestamp, now: Timestamp, slack: Duration) -> Result<(), Rejection> {
+    if created_at > now + MAX_AHEAD.saturating_add(slack) {
+        return Err(Rejection::TooEarly);
+    }
+    match app.config.max_age {
+        Some(max_age) if now - created_at > Timestamp::from(max_age.saturating_add(slack).as_secs()) => {
+            Err(Rejection::TooOld)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a sender may do. The web of trust joins here when other tiers than the admin's are heeded.
+fn tier_of(app: &App, author: &PublicKey) -> Tier {
+    if app.config.admins.contains(author) { Tier::Admin } else { Tier::Stranger }
+}
+
+fn trigger(opened: Opened, tier: Tier, relay: Option<&RelayUrl>, now: Timestamp) -> Trigger {
+    let (id, text, notice) = match opened.content {
+        Content::Text(text) => (dm_trigger_id(&opened.id), text, None),
+        Content::File => (dm_trigger_id(&opened.id), String::new(), Some(Notice::CannotReadFiles)),
+        Content::Room => {
+            let day = now.as_secs() / (24 * 60 * 60);
+            (format!("room:{}:{day}", opened.author), String::new(), Some(Notice::OneToOneOnly))
+        }
+    };
+    Trigger {
+        id,
+        tier,
+        tainted: false,
+        admin: opened.author,
+        arrived_at: now,
+        source: Source::Dm(Dm {
+            peer: opened.peer,
+            protocol: opened.protocol,
+            message_id: opened.id,
+            created_at: opened.created_at,
+            text,
+            notice,
+            relay: relay.cloned(),
+        }),
+    }
+}

@@ -1,0 +1,342 @@
+//! What a run needs to know, gathered: soul, adoption list, skills, profiles, relay lists, deletions, and the
+//! conversation so far. From the store first; from the relays where that is empty or stale; what was read is kept.
+//!
+//! A read in which a relay failed may add to what is known, and never takes anything away.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt};
+use nostr::prelude::{Event, EventId, Filter, PublicKey, Timestamp};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::app::App;
+use crate::dm;
+use crate::error::Error;
+use crate::events::supersedes;
+use crate::history::{self, StoredMessage};
+use crate::kinds;
+use crate::publish::{distinct, own_list};
+use crate::record::{FORMAT, read_clear, to_json};
+use crate::relay::{Fetched, Target};
+use crate::state::AgentState;
+use crate::store::{Change, Expect, Key, Range, Row, StoreError, Write, keys};
+use crate::trigger::Trigger;
+
+/// How long what the relays told about the agent counts as fresh: as long as a one-minute tick would keep it.
+const FRESH: Duration = Duration::from_secs(60);
+
+/// How long the relays may take to tell what they know.
+pub const SLICE: Duration = Duration::from_secs(4);
+
+/// The most messages of a conversation that a run looks at.
+const MAX_MESSAGES: usize = 60;
+
+/// The most notes of an admin that are kept.
+const MAX_NOTES: usize = 20;
+
+/// A longer note is not kept.
+const MAX_NOTE_BYTES: usize = 8_000;
+
+/// After an incomplete read of a conversation the relays are asked again, but not for every message.
+const HISTORY_RETRY: Duration = Duration::from_secs(10 * 60);
+
+/// What the store knows, before the relays are asked.
+#[derive(Debug, Default)]
+pub struct Stored {
+    events: Vec<Event>,
+    versions: BTreeMap<Key, (u64, EventId)>,
+    read: Option<ReadMark>,
+    messages: Vec<StoredMessage>,
+    history_read: Option<ReadMark>,
+}
+
+/// What a run knows.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The agent, its skills and its people.
+    pub state: AgentState,
+    /// The conversation without the triggering message, oldest first.
+    pub history: Vec<StoredMessage>,
+}
+
+/// When the relays were last asked, and whether each told all it has; a clear row.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct ReadMark {
+    format: u32,
+    read_at: Timestamp,
+    complete: bool,
+}
+
+/// Reads the store: two queries at once.
+///
+/// # Errors
+/// As [`crate::store::Store::list`].
+pub async fn stored(app: &App, trigger: &Trigger) -> Result<Stored, Error> {
+    let state = Range::whole(keys::STATE_PARTITION);
+    let (rows, messages) = match trigger.peer() {
+        Some(peer) => {
+            // One more for the read mark.
+            let newest = Range::newest(keys::conversation(&peer), MAX_MESSAGES + 1);
+            tokio::try_join!(app.store.list(&state), app.store.list(&newest))?
+        }
+        None => (app.store.list(&state).await?, Vec::new()),
+    };
+    let mut stored = Stored::default();
+    rows.iter().for_each(|row| stored.add_state(row));
+    messages.iter().for_each(|row| stored.add_message(app, row));
+    Ok(stored)
+}
+
+impl Stored {
+    fn add_state(&mut self, row: &Row) {
+        if row.key == keys::state_read() {
+            self.read = read_clear(row).ok();
+        } else if row.key.sort.starts_with(keys::NOTES_PREFIX) {
+            self.events.extend(read_clear::<Vec<Event>>(row).unwrap_or_default());
+        } else if let Ok(event) = serde_json::from_slice::<Event>(&row.value) {
+            self.versions.insert(row.key.clone(), (row.version, event.id));
+            self.events.push(event);
+        } else {
+            tracing::warn!(row = %row.key.sort, "a stored event cannot be read and is passed over");
+        }
+    }
+
+    fn add_message(&mut self, app: &App, row: &Row) {
+        if row.key.sort.starts_with('~') {
+            self.history_read = read_clear(row).ok();
+            return;
+        }
+        match app.open_sealed::<StoredMessage>(row) {
+            Ok(message) if message.format <= FORMAT => self.messages.push(message),
+            Ok(_) => tracing::warn!(row = %row.key.sort, "a message of a newer format is passed over"),
+            Err(error) => tracing::warn!(%error, "a stored message is passed over"),
+        }
+    }
+
+    fn is_stale(&self, now: Timestamp) -> bool {
+        self.read.is_none_or(|mark| mark.read_at + FRESH < now)
+    }
+
+    /// Whether the relays are to be asked for the conversation: never yet, or some time ago and not all of them told.
+    fn lacks_history(&self, now: Timestamp) -> bool {
+        self.history_read.is_none_or(|mark| !mark.complete && mark.read_at + HISTORY_RETRY < now)
+    }
+
+    fn state(&self, app: &App) -> AgentState {
+        AgentState::build(
+            app.keys(),
+            &app.config.admins,
+            app.config.agent_name.as_deref(),
+            self.events.iter().cloned(),
+            app.clock.now(),
+        )
+    }
+
+    /// What is known without asking any relay.
+    #[must_use]
+    pub fn into_loaded(self, app: &App, trigger: &Trigger) -> Loaded {
+        let state = self.state(app);
+        Loaded { state, history: history::in_order(self.messages, trigger) }
+    }
+}
+
+/// Asks the relays for what is missing or stale, keeps it, and returns everything.
+///
+/// # Errors
+/// [`Error::Transient`] where nothing was ever read and no relay answers, or the store is unavailable.
+pub async fn refresh(
+    app: &App,
+    trigger: &Trigger,
+    mut stored: Stored,
+    until: Instant,
+) -> Result<Loaded, Error> {
+    let now = app.clock.now();
+    let stale = stored.is_stale(now);
+    let new_peer = trigger.peer().filter(|_| stored.lacks_history(now));
+    let mut state = stored.state(app);
+    if !stale && new_peer.is_none() {
+        return Ok(Loaded { state, history: history::in_order(stored.messages, trigger) });
+    }
+    let targets = read_targets(app, &state);
+    let mut filters = Vec::new();
+    if stale {
+        filters.extend(state_filters(app, trigger));
+        filters.extend(foreign_filters(&adopted_foreign(&state)));
+    }
+    filters.extend(new_peer.iter().flat_map(|peer| history::filters(&app.agent(), peer)));
+
+    let fetched = fetch(app, &targets, &filters, until).await;
+    if stored.read.is_none() && fetched.reports.iter().all(|report| report.outcome.is_err()) {
+        return Err(Error::Transient("no relay could be read".to_owned()));
+    }
+    let complete = fetched.is_complete();
+    let (dms, events): (Vec<Event>, Vec<Event>) =
+        fetched.events.into_iter().partition(|event| dm::is_dm(event.kind));
+    let mut writes = Vec::new();
+    if let Some(peer) = new_peer {
+        for message in history::of_conversation(app, trigger, &peer, &stored.messages, &dms) {
+            writes.push(message.write(app, &peer)?);
+            stored.messages.push(message);
+        }
+        writes.push(read_mark(keys::history_read(&peer), now, complete)?);
+    }
+    if stale {
+        stored.events.extend(events);
+        state = stored.state(app);
+        // A newly adopted skill of somebody else is known only once the list is read: then one more round.
+        if !state.wanted_foreign().is_empty() {
+            let missing = fetch(app, &targets, &foreign_filters(state.wanted_foreign()), until).await;
+            stored.events.extend(missing.events);
+            state = stored.state(app);
+        }
+        writes.extend(new_versions(&state, &stored.versions)?);
+        writes.extend(newest_notes(app, &state)?);
+        writes.push(read_mark(keys::state_read(), now, complete)?);
+    }
+    keep(app, writes).await?;
+    Ok(Loaded { state, history: history::in_order(stored.messages, trigger) })
+}
+
+async fn fetch(app: &App, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {
+    let fetched = app.relays.fetch(targets, filters, until).await;
+    for report in &fetched.reports {
+        if let Err(error) = &report.outcome {
+            tracing::warn!(relay.url = %report.url, %error, events = report.events, "a relay could not be read in full");
+        }
+    }
+    fetched
+}
+
+/// Our own relays to read from: the configured ones and the agent's own lists.
+#[must_use]
+pub fn read_targets(app: &App, state: &AgentState) -> Vec<Target> {
+    let agent = app.agent();
+    distinct(
+        app.own_targets()
+            .into_iter()
+            .chain(own_list(&state.write_relays(agent)))
+            .chain(own_list(&state.inbox_relays(agent))),
+    )
+}
+
+/// Our own relays to publish to: the configured ones and the agent's NIP-65 write relays.
+#[must_use]
+pub fn write_targets(app: &App, state: &AgentState) -> Vec<Target> {
+    distinct(app.own_targets().into_iter().chain(own_list(&state.write_relays(app.agent()))))
+}
+
+/// The adopted skills of others, at hand or not: author and d tag.
+fn adopted_foreign(state: &AgentState) -> Vec<(PublicKey, String)> {
+    let at_hand = state.skills.iter().map(|skill| (skill.author(), skill.d().to_owned()));
+    at_hand
+        .filter(|(author, _)| *author != state.agent)
+        .chain(state.wanted_foreign().iter().cloned())
+        .collect()
+}
+
+fn state_filters(app: &App, trigger: &Trigger) -> Vec<Filter> {
+    let agent = Filter::new().author(app.agent()).kinds([
+        kinds::PROFILE,
+        kinds::DELETION,
+        kinds::RELAY_LIST,
+        kinds::INBOX_RELAYS,
+        kinds::ADOPTION_LIST,
+        kinds::SOUL,
+        kinds::PUBLIC_SKILL,
+        kinds::PRIVATE_SKILL,
+    ]);
+    let people = app.config.admins.iter().copied().chain(trigger.peer()).filter(|key| *key != app.agent());
+    let people = Filter::new().authors(people).kinds([
+        kinds::PROFILE,
+        kinds::CONTACTS,
+        kinds::RELAY_LIST,
+        kinds::INBOX_RELAYS,
+        kinds::MUTE_LIST,
+    ]);
+    let admins = app.config.admins.iter().copied();
+    vec![agent, people, Filter::new().authors(admins).kind(kinds::NOTE).limit(MAX_NOTES)]
+}
+
+/// Adopted skills of others, and what their authors deleted.
+fn foreign_filters(skills: &[(PublicKey, String)]) -> Vec<Filter> {
+    if skills.is_empty() {
+        return Vec::new();
+    }
+    let authors = || skills.iter().map(|(author, _)| *author);
+    vec![
+        Filter::new().authors(authors()).kind(kinds::PUBLIC_SKILL).identifiers(skills.iter().map(|(_, d)| d)),
+        Filter::new().authors(authors()).kind(kinds::DELETION),
+    ]
+}
+
+fn read_mark(key: Key, now: Timestamp, complete: bool) -> Result<Write, Error> {
+    let mark = ReadMark { format: FORMAT, read_at: now, complete };
+    Ok(Write::put(key, Expect::Anything, to_json(&mark)?, None))
+}
+
+/// The writes of events that the store does not have yet.
+fn new_versions(state: &AgentState, versions: &BTreeMap<Key, (u64, EventId)>) -> Result<Vec<Write>, Error> {
+    let mut writes = Vec::new();
+    for event in state.events.kept().filter(|event| event.kind != kinds::NOTE) {
+        let key = keys::event(event);
+        let expect = match versions.get(&key) {
+            Some((_, id)) if *id == event.id => continue,
+            Some((version, _)) => Expect::Version(*version),
+            None => Expect::Absent,
+        };
+        writes.push(Write::put(key, expect, to_json(event)?, None));
+    }
+    Ok(writes)
+}
+
+/// The writes of the admins' notes.
+fn newest_notes(app: &App, state: &AgentState) -> Result<Vec<Write>, Error> {
+    let notes = state.events.of_kind(kinds::NOTE);
+    let mut writes = Vec::new();
+    for admin in &app.config.admins {
+        let by_admin =
+            notes.iter().filter(|note| note.pubkey == *admin && note.content.len() <= MAX_NOTE_BYTES);
+        let newest: Vec<&&Event> = by_admin.take(MAX_NOTES).collect();
+        if !newest.is_empty() {
+            writes.push(Write::put(keys::notes(admin), Expect::Anything, to_json(&newest)?, None));
+        }
+    }
+    Ok(writes)
+}
+
+/// Writes each row for itself, several at once: none depends on another.
+async fn keep(app: &App, writes: Vec<Write>) -> Result<(), Error> {
+    const AT_ONCE: usize = 8;
+    futures_util::stream::iter(writes)
+        .map(|write| put_newest(app, write))
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
+}
+
+/// Writes an event's row unless another invocation has put a newer version there meanwhile.
+async fn put_newest(app: &App, mut write: Write) -> Result<(), Error> {
+    loop {
+        let row = match app.store.write(std::slice::from_ref(&write)).await {
+            Ok(()) => return Ok(()),
+            Err(StoreError::Conflict { current: Some(row), .. }) => row,
+            Err(StoreError::Conflict { current: None, .. }) => {
+                write.expect = Expect::Absent;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let Change::Put { value, .. } = &write.change else { return Ok(()) };
+        let (Ok(ours), Ok(theirs)) =
+            (serde_json::from_slice::<Event>(value), serde_json::from_slice::<Event>(&row.value))
+        else {
+            return Ok(());
+        };
+        if !supersedes(&ours, &theirs) {
+            return Ok(());
+        }
+        write.expect = Expect::Version(row.version);
+    }
+}

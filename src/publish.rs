@@ -1,0 +1,222 @@
+//! The reply's way out: cut into parts, signed once, and sent to where the recipient reads (design §7).
+//!
+//! What is sent here was saved before (see [`crate::record::Claim::save_reply`]); a later attempt sends the very same
+//! events again.
+
+use nostr::prelude::{RelayUrl, Timestamp};
+
+use crate::app::App;
+use crate::dm::{self, ReplyPart, WriteError};
+use crate::record::Delivery;
+use crate::relay::{Outgoing, PublishReport, Target, Trust, address};
+use crate::state::AgentState;
+use crate::trigger::{Dm, Protocol};
+
+/// A longer reply is cut into several messages.
+pub const MAX_PART_BYTES: usize = 16_000;
+
+/// A reply of more parts is cut off, with a word that says so: its rows must fit into one store transaction.
+const MAX_PARTS: usize = 16;
+
+/// The most relays of somebody else's list that one message is sent to.
+const MAX_FOREIGN: usize = 4;
+
+/// Signs the reply: one message, or several in order where the text is long.
+///
+/// # Errors
+/// [`WriteError`].
+pub fn sign(app: &App, dm: &Dm, text: &str, now: Timestamp) -> Result<Vec<ReplyPart>, WriteError> {
+    // Clients order by time and then by id: a reply within the message's own second could stand above it.
+    let first = now.max(dm.created_at.min(now) + 1);
+    split(&sendable(text))
+        .into_iter()
+        .zip(0u64..)
+        .map(|(part, i)| dm::write(app.keys(), dm.peer, dm.protocol, dm.message_id, &part, first + i))
+        .collect()
+}
+
+/// Where a reply goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// For the recipient.
+    pub to_peer: Vec<Target>,
+    /// Those of them that the recipient is known to read; one of these must accept. Empty where none is known: then
+    /// any will do.
+    pub inbox: Vec<RelayUrl>,
+    /// For our own copy of a NIP-17 message.
+    pub to_self: Vec<Target>,
+}
+
+impl Route {
+    /// All relays of the route, each once.
+    #[must_use]
+    pub fn all(&self) -> Vec<Target> {
+        distinct(self.to_peer.iter().chain(&self.to_self).cloned())
+    }
+}
+
+/// Where an answer to `dm` goes. A wrap goes to the recipient's 10050 relays alone; where it has none, to the relay that
+/// the message came from and to ours, and never to the public relays of its 10002, where it would show that the
+/// two talk and not arrive.
+#[must_use]
+pub fn route(app: &App, state: &AgentState, dm: &Dm) -> Route {
+    let own = app.own_targets();
+    let listed =
+        |list: Vec<String>| address::usable(list.iter().map(String::as_str), &app.config.relays, MAX_FOREIGN);
+    let inbox = match dm.protocol {
+        Protocol::Nip17 => listed(state.inbox_relays(dm.peer)),
+        Protocol::Nip04 => listed(state.read_relays(dm.peer)),
+    };
+    if dm.protocol == Protocol::Nip17 && inbox.is_empty() {
+        tracing::info!(
+            "the recipient names no inbox relay: the reply goes where the message came from, and to ours"
+        );
+    }
+    let fallback = dm.relay.iter().map(|url| Target { url: url.clone(), trust: Trust::Own });
+    let to_peer = match dm.protocol {
+        Protocol::Nip17 if !inbox.is_empty() => inbox.clone(),
+        Protocol::Nip17 => distinct(fallback.chain(own.clone())),
+        Protocol::Nip04 => distinct(inbox.iter().cloned().chain(own.clone())),
+    };
+    Route {
+        to_peer,
+        inbox: inbox.into_iter().map(|target| target.url).collect(),
+        to_self: own_inbox(app, state).unwrap_or(own),
+    }
+}
+
+/// The agent's own 10050 relays.
+fn own_inbox(app: &App, state: &AgentState) -> Option<Vec<Target>> {
+    Some(own_list(&state.inbox_relays(app.agent()))).filter(|targets| !targets.is_empty())
+}
+
+/// Relays of a list that the agent itself signed.
+pub(crate) fn own_list(list: &[String]) -> Vec<Target> {
+    distinct(
+        list.iter()
+            .filter_map(|url| address::normalize(url))
+            .take(MAX_FOREIGN)
+            .map(|url| Target { url, trust: Trust::Own }),
+    )
+}
+
+/// Each relay once, in order.
+pub(crate) fn distinct(targets: impl Iterator<Item = Target>) -> Vec<Target> {
+    let mut seen = Vec::new();
+    for target in targets {
+        if !seen.iter().any(|known: &Target| known.url == target.url) {
+            seen.push(target);
+        }
+    }
+    seen
+}
+
+/// What became of a reply.
+#[derive(Debug)]
+pub struct Sent {
+    /// What each relay said to each event.
+    pub deliveries: Vec<Delivery>,
+    /// Whether every part lies where the recipient reads.
+    pub arrived: bool,
+}
+
+/// Sends all parts, the copies to ourselves among them, to all relays at once.
+pub async fn send(app: &App, route: &Route, parts: &[ReplyPart], until: tokio::time::Instant) -> Sent {
+    let to_peer =
+        parts.iter().map(|part| Outgoing { event: part.to_peer.clone(), targets: route.to_peer.clone() });
+    let to_self = parts
+        .iter()
+        .filter_map(|part| part.to_self.clone())
+        .map(|event| Outgoing { event, targets: route.to_self.clone() });
+    let outgoing: Vec<Outgoing> = to_peer.chain(to_self).collect();
+    let reports = app.relays.publish(&outgoing, until).await;
+
+    let arrived = !parts.is_empty()
+        && reports.len() >= parts.len()
+        && reports.iter().take(parts.len()).all(|reports| has_arrived(route, reports));
+    let deliveries = outgoing
+        .iter()
+        .zip(&reports)
+        .flat_map(|(sent, reports)| reports.iter().map(|report| delivery(sent, report)))
+        .collect();
+    Sent { deliveries, arrived }
+}
+
+fn has_arrived(route: &Route, reports: &[PublishReport]) -> bool {
+    reports
+        .iter()
+        .any(|report| report.outcome.is_ok() && (route.inbox.is_empty() || route.inbox.contains(&report.url)))
+}
+
+fn delivery(sent: &Outgoing, report: &PublishReport) -> Delivery {
+    Delivery {
+        event: sent.event.id,
+        relay: report.url.to_string(),
+        refused: report.outcome.as_ref().err().map(ToString::to_string),
+    }
+}
+
+/// The text without what no client shows and what would blow up in JSON: control characters but newline and tab.
+fn sendable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+/// Cuts a text at the last paragraph, line, sentence or word that fits, else between characters.
+fn split(text: &str) -> Vec<String> {
+    const CUT_OFF: &str = "[the rest of this answer was too long to send]";
+    let mut parts = Vec::new();
+    let mut rest = text.trim_end();
+    while !rest.is_empty() {
+        if parts.len() + 1 == MAX_PARTS && rest.len() > MAX_PART_BYTES {
+            parts.push(CUT_OFF.to_owned());
+            break;
+        }
+        let (part, more) = rest.split_at(cut_at(rest));
+        parts.push(part.trim_end().to_owned());
+        rest = more.trim_start();
+    }
+    parts
+}
+
+/// Where to cut: a character boundary, never 0, at most [`MAX_PART_BYTES`].
+fn cut_at(text: &str) -> usize {
+    if text.len() <= MAX_PART_BYTES {
+        return text.len();
+    }
+    let most = text.floor_char_boundary(MAX_PART_BYTES);
+    let window = text.get(..most).unwrap_or(text);
+    ["\n\n", "\n", ". ", " "]
+        .iter()
+        .filter_map(|mark| window.rfind(mark).map(|at| at + mark.len()))
+        // A cut in the first half would leave a scrap.
+        .find(|at| *at > most / 2)
+        .unwrap_or(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_at_paragraphs_before_lines_before_words() {
+        let paragraph = "word ".repeat(1_900);
+        let text = format!("{paragraph}\n\n{paragraph}\n\n{paragraph}");
+        assert_eq!(split(&text), vec![paragraph.trim_end(); 3]);
+        assert!(split(&"x".repeat(MAX_PART_BYTES + 1)).iter().map(String::len).eq([MAX_PART_BYTES, 1]));
+    }
+
+    proptest! {
+        #[test]
+        fn parts_fit_are_never_empty_and_lose_nothing_but_space(text in "(\\PC|\n| ){0,40}", times in 1usize..600) {
+            let text = text.repeat(times);
+            let parts = split(&text);
+            prop_assert!(parts.iter().all(|part| !part.is_empty() && part.len() <= MAX_PART_BYTES));
+            let solid = |text: &str| text.split_whitespace().collect::<String>();
+            if parts.len() < MAX_PARTS {
+                prop_assert_eq!(solid(&parts.concat()), solid(&text));
+            }
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! What an invocation leaves behind: the claim on a trigger, the saved reply, the outcome.
+//!
+//! Every rule that needs atomicity is decided here, in pure code over the record as read, and carried out by one
+//! conditional write on the record's version: a worker whose lease ran out finds its next write refused
+//! ([`Error::TakenOver`]). See `docs/ARCHITECTURE.md`, "What makes a DM answered once".
+
+use nostr::prelude::{EventId, Timestamp};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::app::App;
+use crate::chat::Usage;
+use crate::dm::ReplyPart;
+use crate::error::Error;
+use crate::hash::{hex, sha256};
+use crate::history;
+use crate::run::journal::Journal;
+use crate::store::{Change, Expect, Key, Range, Row, StoreError, Write, keys};
+use crate::trigger::{Dm, Tier, Trigger};
+
+/// The format of every value in the store; a binary reads its own and the one before.
+pub const FORMAT: u32 = 1;
+
+/// The most times a run is begun before it is given up.
+pub const MAX_ATTEMPTS: u32 = 3;
+
+/// A run's record: the claim on its trigger while it lasts, and what became of it. Holds no private text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// See [`FORMAT`].
+    pub format: u32,
+    /// The run's id: [`run_id`] of the trigger's.
+    pub run_id: String,
+    /// The trigger's id; what stands before its colon is the kind of trigger.
+    pub trigger_id: String,
+    /// The run's tier.
+    pub tier: Tier,
+    /// The run's taint flag.
+    pub tainted: bool,
+    /// How far it is.
+    pub status: Status,
+    /// Who works on it: the request id and a random part.
+    pub owner: String,
+    /// One more with every owner.
+    pub fence: u64,
+    /// How often work on it was begun.
+    pub attempt: u32,
+    /// Until when the owner has it, Unix milliseconds.
+    pub lease_until_ms: u64,
+    /// When the trigger was first seen, Unix seconds.
+    pub arrived_at: Timestamp,
+    /// When the record was last written, Unix milliseconds.
+    pub updated_at_ms: u64,
+    /// From when on the store may forget it, Unix seconds; `None` is never.
+    pub expires_at: Option<u64>,
+    /// The skills that took part, as `kind:author:d`, with the event id of the version used.
+    #[serde(default)]
+    pub skills: Vec<(String, EventId)>,
+    /// `provider/model` that gave the last answer.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Model calls.
+    #[serde(default)]
+    pub turns: u32,
+    /// The names of the tools that were called, in order.
+    #[serde(default)]
+    pub tool_calls: Vec<String>,
+    /// Tokens, as far as providers told.
+    #[serde(default)]
+    pub usage: Usage,
+    /// The ids of the reply's parts: kind 4 events or rumors.
+    #[serde(default)]
+    pub reply_ids: Vec<EventId>,
+    /// What each relay said to each part.
+    #[serde(default)]
+    pub deliveries: Vec<Delivery>,
+    /// Why it failed or was dropped, for the operator.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// How long each step of the last attempt took, in milliseconds, in order.
+    #[serde(default)]
+    pub steps_ms: Vec<(String, u64)>,
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Somebody works on it, or did until the lease ran out.
+    Running,
+    /// The reply is signed and saved; no relay of the recipient is known to have it yet.
+    Replying,
+    /// The reply was accepted.
+    Done,
+    /// It was looked at and starts nothing.
+    Dropped,
+}
+
+impl Status {
+    /// Whether nothing more is to be done.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Done | Self::Dropped)
+    }
+}
+
+/// What one relay said to one event of a reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// The event sent: a kind 4 event or a wrap.
+    pub event: EventId,
+    /// The relay.
+    pub relay: String,
+    /// `None` where it was accepted, else why not.
+    pub refused: Option<String>,
+}
+
+/// A run's id: the first 16 bytes of the trigger id's SHA-256, in hex. Whoever meets the trigger computes the same.
+#[must_use]
+pub fn run_id(trigger_id: &str) -> String {
+    hex(&sha256(trigger_id.as_bytes())).chars().take(32).collect()
+}
+
+/// The trigger id of a DM: of its kind 4 event, or of the rumor as computed by us.
+#[must_use]
+pub fn dm_trigger_id(message: &EventId) -> String {
+    format!("dm:{message}")
+}
+
+/// A run that is ours: the record as we wrote it, and the version that later writes depend on.
+#[derive(Debug)]
+pub struct Claim {
+    /// The record.
+    pub record: RunRecord,
+    version: u64,
+}
+
+/// What [`claim`] found.
+#[derive(Debug)]
+pub enum Claimed {
+    /// Ours to work.
+    Ours(Claim),
+    /// Over: the outcome of the first time.
+    Finished(RunRecord),
+    /// Another worker has it.
+    Busy(RunRecord),
+}
+
+/// Claims a trigger: from this write on it is durable, and ours until the lease runs out. The trigger itself and its
+/// message in the conversation are part of the same write.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable, [`Error::Permanent`] where a row is not to be read.
+pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<Claimed, Error> {
+    let mut record = RunRecord {
+        status: Status::Running,
+        attempt: 1,
+        lease_until_ms,
+        tainted: trigger.tainted,
+        ..RunRecord::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?
+    };
+    let mut expect = Expect::Absent;
+    // Each round answers to one change by another worker; three in a row mean that others are busy with it.
+    for _ in 0..3 {
+        let mut writes = vec![put_record(&record, expect)?];
+        if expect == Expect::Absent {
+            writes.push(app.put_sealed(keys::trigger(&record.run_id), trigger, record.expires_at)?);
+            writes.extend(
+                history::incoming(trigger).map(|(peer, message)| message.write(app, &peer)).transpose()?,
+            );
+        }
+        let current = match app.store.write(&writes).await {
+            Ok(()) => return Ok(Claimed::Ours(Claim { version: written_version(expect), record })),
+            Err(StoreError::Conflict { current: Some(row), .. }) => row,
+            Err(error) => return Err(error.into()),
+        };
+        let found: RunRecord = read_clear(&current)?;
+        if found.owner == record.owner {
+            // Our own write, whose answer was lost.
+            return Ok(Claimed::Ours(Claim { record: found, version: current.version }));
+        }
+        if found.status.is_final() {
+            return Ok(Claimed::Finished(found));
+        }
+        if found.lease_until_ms > app.clock.now_ms() {
+            return Ok(Claimed::Busy(found));
+        }
+        expect = Expect::Version(current.version);
+        record = taken_over(found, &record);
+    }
+    Err(Error::Transient("the run changes hands too fast".to_owned()))
+}
+
+impl RunRecord {
+    /// Notes how long a step took.
+    pub fn note_step(&mut self, step: &str, took_ms: u64) {
+        self.steps_ms.push((step.to_owned(), took_ms));
+    }
+
+    /// A record that nobody works on.
+    fn new(
+        app: &App,
+        trigger_id: &str,
+        tier: Tier,
+        created_at: Timestamp,
+        arrived_at: Timestamp,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            format: FORMAT,
+            run_id: run_id(trigger_id),
+            trigger_id: trigger_id.to_owned(),
+            tier,
+            tainted: false,
+            status: Status::Dropped,
+            owner: app.new_owner()?,
+            fence: 1,
+            attempt: 0,
+            lease_until_ms: 0,
+            arrived_at,
+            updated_at_ms: app.clock.now_ms(),
+            expires_at: app.claim_expiry(created_at),
+            skills: Vec::new(),
+            model: None,
+            turns: 0,
+            tool_calls: Vec::new(),
+            usage: Usage::default(),
+            reply_ids: Vec::new(),
+            deliveries: Vec::new(),
+            reason: None,
+            steps_ms: Vec::new(),
+        })
+    }
+}
+
+/// The record of a run whose worker died, in new hands.
+fn taken_over(found: RunRecord, ours: &RunRecord) -> RunRecord {
+    RunRecord {
+        owner: ours.owner.clone(),
+        fence: found.fence.saturating_add(1),
+        attempt: found.attempt.saturating_add(1),
+        lease_until_ms: ours.lease_until_ms,
+        updated_at_ms: ours.updated_at_ms,
+        ..found
+    }
+}
+
+impl Claim {
+    /// Writes `record` in the place of ours and `more` rows, if the run is still ours. Until then ours stays as it was:
+    /// it never tells of what was not written.
+    async fn save(&mut self, app: &App, record: RunRecord, more: Vec<Write>) -> Result<(), Error> {
+        let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
+        let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
+        writes.extend(more);
+        match app.store.write(&writes).await {
+            Ok(()) => {}
+            // A write whose answer was lost and that was tried again.
+            Err(StoreError::Conflict { current: Some(row), .. }) if is_written(&writes, &row) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.record = record;
+        self.version = self.version.saturating_add(1);
+        Ok(())
+    }
+
+    /// Records that the reply was accepted: the run is over.
+    ///
+    /// # Errors
+    /// [`Error::TakenOver`] where the run is no longer ours; [`Error::Transient`] where the store is unavailable.
+    pub async fn finish(&mut self, app: &App) -> Result<(), Error> {
+        let record = RunRecord { status: Status::Done, ..self.record.clone() };
+        self.save(app, record, Vec::new()).await
+    }
+
+    /// Writes rows of the run's journal, if the run is still ours.
+    ///
+    /// # Errors
+    /// [`Error::TakenOver`] where it is not.
+    pub async fn append(&self, app: &App, mut writes: Vec<Write>) -> Result<(), Error> {
+        writes.push(Write::check(keys::record(&self.record.run_id), self.version));
+        Ok(app.store.write(&writes).await?)
+    }
+
+    /// Gives the run back, so that the next worker need not wait for the lease; whether that was written.
+    pub async fn release(mut self, app: &App, reason: &str) -> bool {
+        let mut record = RunRecord { lease_until_ms: 0, ..self.record.clone() };
+        // Of a saved reply the reason says whether it is an answer.
+        if record.status == Status::Running {
+            record.reason = Some(reason.to_owned());
+        }
+        let released = self.save(app, record, Vec::new()).await;
+        if let Err(error) = &released {
+            tracing::warn!(run.id = %self.record.run_id, %error, "the run could not be given back before its lease ends");
+        }
+        released.is_ok()
+    }
+
+    /// What earlier attempts saved; nothing is read on the first.
+    ///
+    /// # Errors
+    /// As [`earlier`].
+    pub async fn earlier(&self, app: &App) -> Result<Earlier, Error> {
+        if self.record.attempt > 1 { earlier(app, &self.record.run_id).await } else { Ok(Earlier::default()) }
+    }
+
+    /// Saves the signed reply, before anything is sent: status, parts and our side of the conversation in one write.
+    ///
+    /// # Errors
+    /// As [`Claim::finish`]; [`Error::Permanent`] where a part cannot be sealed.
+    pub async fn save_reply(&mut self, app: &App, dm: &Dm, parts: &[ReplyPart]) -> Result<(), Error> {
+        let record = RunRecord {
+            status: Status::Replying,
+            reply_ids: parts.iter().map(|part| part.id).collect(),
+            ..self.record.clone()
+        };
+        let mut writes = Vec::new();
+        for (i, part) in parts.iter().enumerate() {
+            writes.push(app.put_sealed(keys::reply(&self.record.run_id, i), part, self.record.expires_at)?);
+            writes.push(history::outgoing(dm, part).write(app, &dm.peer)?);
+        }
+        self.save(app, record, writes).await
+    }
+}
+
+/// What earlier attempts at a run left behind.
+#[derive(Debug, Default)]
+pub struct Earlier {
+    /// Model answers, tool results and the events that tools published.
+    pub journal: Journal,
+    /// The signed reply, in order; empty where none was saved.
+    pub reply: Vec<ReplyPart>,
+}
+
+/// What a run has saved: journal and reply.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable; [`Error::Permanent`] where a row cannot be read.
+pub async fn earlier(app: &App, run_id: &str) -> Result<Earlier, Error> {
+    let mut earlier = Earlier::default();
+    for row in app.store.list(&Range::whole(keys::run_partition(run_id))).await? {
+        if row.key.sort.starts_with(keys::REPLY_PREFIX) {
+            earlier.reply.push(app.open_sealed(&row)?);
+        } else {
+            earlier.journal.add(app, &row)?;
+        }
+    }
+    Ok(earlier)
+}
+
+/// A run's record, if there is such a run.
+///
+/// # Errors
+/// As [`earlier`].
+pub async fn find(app: &App, run_id: &str) -> Result<Option<RunRecord>, Error> {
+    let rows = app.store.read(&[keys::record(run_id)]).await?;
+    rows.iter().flatten().next().map(read_clear).transpose()
+}
+
+/// Records that an event starts nothing, so that it is told the same way when it comes again. A claim that is there
+/// already stays as it is.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable.
+pub async fn drop_event(
+    app: &App,
+    event: &EventId,
+    created_at: Timestamp,
+    reason: &str,
+) -> Result<(), Error> {
+    let record = RunRecord {
+        reason: Some(reason.to_owned()),
+        ..RunRecord::new(app, &dm_trigger_id(event), Tier::Stranger, created_at, app.clock.now())?
+    };
+    match app.store.write(&[put_record(&record, Expect::Absent)?]).await {
+        Ok(()) | Err(StoreError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A run's record and trigger, to take it over without the event that started it.
+///
+/// # Errors
+/// [`Error::Permanent`] where there is no such run; as [`earlier`].
+pub async fn stored_trigger(app: &App, run_id: &str) -> Result<Trigger, Error> {
+    let rows = app.store.read(&[keys::trigger(run_id)]).await?;
+    let row =
+        rows.iter().flatten().next().ok_or_else(|| Error::Permanent("there is no such run".to_owned()))?;
+    app.open_sealed(row)
+}
+
+fn put_record(record: &RunRecord, expect: Expect) -> Result<Write, Error> {
+    Ok(Write::put(keys::record(&record.run_id), expect, to_json(record)?, record.expires_at))
+}
+
+/// The version that a write with this expectation gives its row. A claim outlives the age at which its trigger is still
+/// taken, so an expired one, whose version would count on, is never claimed again.
+fn written_version(expect: Expect) -> u64 {
+    match expect {
+        Expect::Version(version) => version.saturating_add(1),
+        Expect::Absent | Expect::Anything => 1,
+    }
+}
+
+fn is_written(writes: &[Write], row: &Row) -> bool {
+    writes.iter().any(|write| {
+        write.key == row.key
+            && write.expect != Expect::Anything
+            && written_version(write.expect) == row.version
+            && matches!(&write.change, Change::Put { value, .. } if *value == row.value)
+    })
+}
+
+/// A value as the bytes of its row.
+pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(value).map_err(|_| Error::Permanent("a row cannot be written as JSON".to_owned()))
+}
+
+/// A row that is not sealed.
+pub(crate) fn read_clear<T: DeserializeOwned>(row: &Row) -> Result<T, Error> {
+    serde_json::from_slice(&row.value).map_err(|_| unreadable(&row.key))
+}
+
+pub(crate) fn unreadable(key: &Key) -> Error {
+    Error::Permanent(format!(
+        "the row {}/{} cannot be read: it was written by another key or a newer version",
+        key.partition, key.sort
+    ))
+}
