@@ -1,1 +1,27 @@
+//! The one integration test binary: the real handler, relays and models on loopback, every store.
 
+// What the modules share is `pub` inside one binary, which nobody outside can reach.
+#![allow(unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    reason = "a test that cannot go on fails; clippy.toml exempts only the test functions, not their helpers"
+)]
+
+mod agent;
+mod crash;
+mod dm;
+mod dm_cases;
+mod fake_relay;
+mod faults;
+mod hostile;
+mod once;
+mod relay;
+mod relay_cases;
+mod retry;
+mod runtime_api;
+mod samples;
+mod store;

@@ -1,0 +1,29 @@
+#!/bin/sh
+# The rules of docs/ARCHITECTURE.md on dependencies: one TLS stack, ring alone, nothing local in the Lambda binary.
+set -eu
+cargo=${CARGO:-cargo}
+
+absent() { # absent SPEC WHY [FLAGS…]
+    spec=$1 why=$2
+    shift 2
+    if $cargo tree --locked --edges normal,build --target all --invert "$spec" "$@" >/dev/null 2>&1; then
+        echo "dependency rule broken: $spec is linked ($why)" >&2
+        $cargo tree --locked --edges normal,build --target all --invert "$spec" "$@" >&2
+        exit 1
+    fi
+}
+
+absent aws-lc-rs "ring is the only TLS provider"
+absent aws-lc-sys "ring is the only TLS provider"
+absent rustls@0.21 "one TLS stack"
+absent openssl-sys "one TLS stack"
+absent native-tls "one TLS stack"
+for local in rusqlite nostr-relay-builder clap axum; do
+    absent "$local" "only local use needs it" --no-default-features
+done
+
+if command -v cargo-deny >/dev/null 2>&1; then
+    $cargo deny check bans licenses sources
+else
+    echo "cargo-deny is not installed: licences were not checked"
+fi

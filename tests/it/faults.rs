@@ -1,0 +1,186 @@
+//! Ports that break: the real ones, with one call of theirs that ends the process or whose answer is lost.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use didactyl::app::App;
+use didactyl::chat::{ChatAnswer, ChatRequest};
+use didactyl::llm::{Llm, LlmError};
+use didactyl::queue::{Queue, QueueError};
+use didactyl::relay::{Fetched, Outgoing, PublishReport, Relays, Target};
+use didactyl::store::{Key, Range, Row, Store, StoreError, Write};
+use nostr::prelude::Filter;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// On which side of a call it breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The call never starts.
+    Before,
+    /// The call takes effect, and nobody hears of it.
+    After,
+}
+
+/// What the caller sees of the break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// Nothing any more: the call never returns, and the test drops the caller.
+    Crash,
+    /// The store is unavailable. Calls of other ports do not count.
+    Unavailable,
+}
+
+/// One break: at the `at`-th call, counted from 1 over all ports of an [`App`].
+#[derive(Debug)]
+pub struct Fault {
+    effect: Effect,
+    side: Side,
+    at: usize,
+    calls: AtomicUsize,
+    reached: Notify,
+}
+
+impl Fault {
+    pub fn crash(at: usize, side: Side) -> Arc<Self> {
+        Self::new(Effect::Crash, at, side)
+    }
+
+    pub fn unavailable(at: usize, side: Side) -> Arc<Self> {
+        Self::new(Effect::Unavailable, at, side)
+    }
+
+    fn new(effect: Effect, at: usize, side: Side) -> Arc<Self> {
+        Arc::new(Self { effect, side, at, calls: AtomicUsize::new(0), reached: Notify::new() })
+    }
+
+    /// Puts the fault in front of the app's ports.
+    pub fn install(self: &Arc<Self>, app: &mut App) {
+        app.store = Arc::new(Faulty { port: Arc::clone(&app.store), fault: Arc::clone(self) });
+        app.relays = Arc::new(Faulty { port: Arc::clone(&app.relays), fault: Arc::clone(self) });
+        app.llm = Arc::new(Faulty { port: Arc::clone(&app.llm), fault: Arc::clone(self) });
+    }
+
+    /// Returns at the moment of the crash.
+    pub async fn crashed(&self) {
+        self.reached.notified().await;
+    }
+
+    pub fn was_reached(&self) -> bool {
+        self.calls() >= self.at
+    }
+
+    /// The calls so far.
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    fn is_now(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::SeqCst) + 1 == self.at
+    }
+
+    async fn crash_in<T>(&self, call: impl Future<Output = T>) -> T {
+        if self.side == Side::After {
+            call.await;
+        }
+        self.reached.notify_one();
+        pending().await
+    }
+
+    async fn around<T>(&self, call: impl Future<Output = T>) -> T {
+        if self.effect == Effect::Crash && self.is_now() { self.crash_in(call).await } else { call.await }
+    }
+
+    async fn around_store<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        match self.effect {
+            _ if !self.is_now() => call.await,
+            Effect::Crash => self.crash_in(call).await,
+            Effect::Unavailable => {
+                if self.side == Side::After {
+                    let _ = call.await;
+                }
+                Err(StoreError::Unavailable("its answer was lost".to_owned()))
+            }
+        }
+    }
+}
+
+struct Faulty<P: ?Sized> {
+    port: Arc<P>,
+    fault: Arc<Fault>,
+}
+
+#[async_trait]
+impl Store for Faulty<dyn Store> {
+    async fn read(&self, keys: &[Key]) -> Result<Vec<Option<Row>>, StoreError> {
+        self.fault.around_store(self.port.read(keys)).await
+    }
+
+    async fn list(&self, range: &Range) -> Result<Vec<Row>, StoreError> {
+        self.fault.around_store(self.port.list(range)).await
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<(), StoreError> {
+        self.fault.around_store(self.port.write(writes)).await
+    }
+}
+
+#[async_trait]
+impl Relays for Faulty<dyn Relays> {
+    async fn fetch(&self, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {
+        self.fault.around(self.port.fetch(targets, filters, until)).await
+    }
+
+    async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>> {
+        self.fault.around(self.port.publish(outgoing, until)).await
+    }
+
+    async fn open(&self, targets: &[Target], until: Instant) {
+        self.fault.around(self.port.open(targets, until)).await;
+    }
+
+    async fn close(&self) {
+        self.fault.around(self.port.close()).await;
+    }
+}
+
+#[async_trait]
+impl Llm for Faulty<dyn Llm> {
+    async fn complete(&self, request: &ChatRequest<'_>, until: Instant) -> Result<ChatAnswer, LlmError> {
+        self.fault.around(self.port.complete(request, until)).await
+    }
+}
+
+/// A queue that remembers what it took: runs, and how long each shall wait.
+#[derive(Default)]
+pub struct MemoryQueue(Mutex<Vec<(String, Duration)>>);
+
+impl MemoryQueue {
+    pub fn taken(&self) -> Vec<(String, Duration)> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl Queue for MemoryQueue {
+    async fn enqueue(&self, run_id: &str, delay: Duration) -> Result<(), QueueError> {
+        self.0.lock().unwrap().push((run_id.to_owned(), delay));
+        Ok(())
+    }
+}
+
+/// A queue that takes nothing.
+pub struct FullQueue;
+
+#[async_trait]
+impl Queue for FullQueue {
+    async fn enqueue(&self, _: &str, _: Duration) -> Result<(), QueueError> {
+        Err(QueueError("it is full".to_owned()))
+    }
+}
