@@ -4,27 +4,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nostr::prelude::{Keys, PublicKey, Timestamp};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
+use crate::aws::sqs::Sqs;
+use crate::aws::{Aws, IDLE_TIMEOUT};
 use crate::clock::{Clock, Deadline};
 use crate::config::{Config, StoreChoice};
+use crate::credentials::Credentials;
+use crate::environment::Environment;
 use crate::error::Error;
 use crate::hash::hex;
 use crate::llm::Llm;
 use crate::llm::openai::OpenAi;
 use crate::queue::Queue;
-use crate::record::{to_json, unreadable};
+use crate::record::{FORMAT, to_json, unreadable};
 use crate::relay::pool::{Limits, Pool};
 use crate::relay::{Relays, Target, Trust};
+use crate::store::dynamodb::DynamoDb;
 use crate::store::seal::Vault;
-use crate::store::{Expect, Key, Row, Store, Write};
+use crate::store::{Expect, Key, Row, Store, Write, keys};
 use crate::tools::registry::Registry;
 
 /// What an invocation works with.
 pub struct App {
     /// The checked configuration.
     pub config: Config,
+    /// What of it may change while the process lives.
+    pub credentials: Arc<Credentials>,
     /// Seals what is private before it reaches the store.
     pub vault: Vault,
     /// State.
@@ -43,8 +50,18 @@ pub struct App {
     pub lease_margin: Duration,
 }
 
+/// What is sealed: a value and the format that it is written in.
+#[derive(Serialize, Deserialize)]
+struct Sealed<T> {
+    format: u32,
+    value: T,
+}
+
 /// See [`App::lease_margin`].
 pub const LEASE_MARGIN: Duration = Duration::from_secs(5);
+
+/// How long [`App::warm_up`] may take of the ten seconds that Lambda gives a cold start.
+const WARM_UP_LIMIT: Duration = Duration::from_secs(2);
 
 /// The shortest time that a claim is remembered.
 const MIN_CLAIM_LIFE: Duration = Duration::from_secs(14 * DAY_SECS);
@@ -53,16 +70,42 @@ const CLAIM_SLACK: Duration = Duration::from_secs(7 * DAY_SECS);
 const DAY_SECS: u64 = 24 * 60 * 60;
 
 impl App {
-    /// Builds the clients that the configuration names.
+    /// Builds the clients that the configuration names. Its secrets are not read again.
     ///
     /// # Errors
     /// [`Error::Permanent`] where the store cannot be opened; the message says why and what to do.
     pub async fn new(config: Config) -> Result<Self, Error> {
+        Self::in_environment(config, Environment::default()).await
+    }
+
+    /// Builds the clients that the configuration names, which was read from `environment`.
+    ///
+    /// # Errors
+    /// [`Error::Permanent`] where the store cannot be opened; the message says why and what to do.
+    pub async fn in_environment(config: Config, environment: Environment) -> Result<Self, Error> {
         let clock = Clock::system();
-        let store = open_store(&config.store, clock.clone()).await?;
+        let aws = environment.aws();
+        let store = open_store(&config.store, aws, clock.clone()).await?;
+        let queue = match &config.queue_url {
+            Some(url) => Some(Arc::new(Sqs::new(aws.config().await, url)) as Arc<dyn Queue>),
+            None => None,
+        };
         let relays = Arc::new(Pool::new(config.keys.clone(), Limits::default()));
-        let llm = Arc::new(OpenAi::new(http_client()?, config.providers.clone()));
-        Ok(Self::with_ports(config, store, relays, llm, clock))
+        let credentials = Arc::new(Credentials::new(&config, environment, clock.clone()));
+        let llm = Arc::new(OpenAi::with_credentials(http_client()?, Arc::clone(&credentials)));
+        Ok(Self { queue, credentials, ..Self::with_ports(config, store, relays, llm, clock) })
+    }
+
+    /// Opens the store's connection by one cheap read, before the first invocation needs it. A failure is only logged:
+    /// the store may be back by then.
+    pub async fn warm_up(&self) {
+        let keys = [keys::state_read()];
+        let read = self.store.read(&keys);
+        match tokio::time::timeout(WARM_UP_LIMIT, read).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the store did not answer the first read"),
+            Err(_) => tracing::warn!("the store did not answer the first read in time"),
+        }
     }
 
     /// An app over the given ports.
@@ -75,8 +118,10 @@ impl App {
         clock: Clock,
     ) -> Self {
         let vault = Vault::new(config.keys.secret_key());
+        let credentials = Credentials::new(&config, Environment::default(), clock.clone());
         Self {
             config,
+            credentials: Arc::new(credentials),
             vault,
             store,
             relays,
@@ -143,8 +188,10 @@ impl App {
         value: &T,
         expires_at: Option<u64>,
     ) -> Result<Write, Error> {
-        let sealed =
-            self.vault.seal(&key, &to_json(value)?).map_err(|error| Error::Permanent(error.to_string()))?;
+        let sealed = self
+            .vault
+            .seal(&key, &to_json(&Sealed { format: FORMAT, value })?)
+            .map_err(|error| Error::Permanent(error.to_string()))?;
         Ok(Write::put(key, Expect::Anything, sealed, expires_at))
     }
 
@@ -154,11 +201,14 @@ impl App {
     /// [`Error::Permanent`] where it was sealed by another key, is damaged, or is of a newer format.
     pub fn open_sealed<T: DeserializeOwned>(&self, row: &Row) -> Result<T, Error> {
         let bytes = self.vault.open(&row.key, &row.value).map_err(|_| unreadable(&row.key))?;
-        serde_json::from_slice(&bytes).map_err(|_| unreadable(&row.key))
+        match serde_json::from_slice::<Sealed<T>>(&bytes) {
+            Ok(sealed) if sealed.format <= FORMAT => Ok(sealed.value),
+            _ => Err(unreadable(&row.key)),
+        }
     }
 }
 
-async fn open_store(choice: &StoreChoice, clock: Clock) -> Result<Arc<dyn Store>, Error> {
+async fn open_store(choice: &StoreChoice, aws: &Aws, clock: Clock) -> Result<Arc<dyn Store>, Error> {
     match choice {
         #[cfg(feature = "local")]
         StoreChoice::Sqlite(path) => {
@@ -172,7 +222,8 @@ async fn open_store(choice: &StoreChoice, clock: Clock) -> Result<Arc<dyn Store>
                 .to_owned(),
         )),
         StoreChoice::DynamoDb(table) => {
-            Ok(Arc::new(crate::store::dynamodb::DynamoDb::connect(table, clock).await))
+            let client = aws_sdk_dynamodb::Client::new(aws.config().await);
+            Ok(Arc::new(DynamoDb::new(client, table, clock)))
         }
     }
 }
@@ -180,9 +231,11 @@ async fn open_store(choice: &StoreChoice, clock: Clock) -> Result<Arc<dyn Store>
 /// The one HTTP client of the process. Idle connections are dropped early: a frozen sandbox answers no keep-alive.
 fn http_client() -> Result<reqwest::Client, Error> {
     reqwest::Client::builder()
-        .pool_idle_timeout(Duration::from_secs(15))
+        .pool_idle_timeout(IDLE_TIMEOUT)
         .connect_timeout(Duration::from_secs(5))
         .redirect(reqwest::redirect::Policy::none())
+        // A proxy that a variable names would see keys and prompts.
+        .no_proxy()
         .build()
         .map_err(|_| {
             Error::Permanent(

@@ -1,4 +1,4 @@
-//! Configuration: the one place that reads the environment.
+//! Configuration: what the variables mean. [`crate::environment`] has them.
 //!
 //! [`Config::from_vars`] checks everything at once and reports every fault together. A message names the variable and
 //! what is wrong with it; no value is ever echoed, since any of them may be a secret in the wrong place.
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nostr::prelude::{FromBech32, FromMnemonic, Keys, Nip19Profile, PublicKey, RelayUrl};
 
+use crate::aws;
 use crate::hash::sha256;
 use crate::llm::catalogue::{Chain, ChainError, Providers, is_known};
 use crate::relay::address;
@@ -27,12 +28,14 @@ pub struct Config {
     pub store: StoreChoice,
     /// The model chain (`DIDACTYL_LLM`).
     pub llm: Chain,
-    /// The providers that have what they need.
+    /// The providers that have what they need, at the cold start; [`crate::credentials`] has their keys of now.
     pub providers: Providers,
     /// The agent's name where its profile has none (`DIDACTYL_AGENT_NAME`).
     pub agent_name: Option<String>,
-    /// Who may use the HTTP API (`DIDACTYL_API_TOKEN`).
+    /// Who may use the HTTP API (`DIDACTYL_API_TOKEN`), at the cold start; [`crate::credentials`] knows who may now.
     pub api_tokens: Vec<ApiToken>,
+    /// The URL of the SQS queue that takes unfinished runs (`DIDACTYL_QUEUE_URL`).
+    pub queue_url: Option<String>,
     /// The log filter (`DIDACTYL_LOG`).
     pub log: String,
     /// How old a message may be to be worked; `None` is any age (`DIDACTYL_MAX_AGE`).
@@ -83,14 +86,6 @@ const LONGEST_MAX_AGE: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 const MIN_TOKEN_CHARS: usize = 22;
 
 impl Config {
-    /// Reads the process's environment.
-    ///
-    /// # Errors
-    /// [`ConfigError`] with every fault.
-    pub fn from_env() -> Result<Self, ConfigError> {
-        Self::from_vars(&|name| std::env::var(name).ok())
-    }
-
     /// Reads variables from `vars`. An empty variable counts as unset.
     ///
     /// # Errors
@@ -105,6 +100,7 @@ impl Config {
             .required("DIDACTYL_LLM", "a model such as openai/gpt-4o-mini", |text| parse_llm(text, vars));
         let agent_name = reader.get("DIDACTYL_AGENT_NAME").map(|name| name.trim().to_owned());
         let api_tokens = reader.or_default("DIDACTYL_API_TOKEN", "", parse_tokens);
+        let queue_url = reader.optional("DIDACTYL_QUEUE_URL", aws::sqs::checked_url);
         let log = reader.get("DIDACTYL_LOG").unwrap_or_else(|| "info".to_owned());
         let max_age = reader.optional("DIDACTYL_MAX_AGE", parse_age).unwrap_or(Some(DEFAULT_MAX_AGE));
 
@@ -123,9 +119,19 @@ impl Config {
                 Some(store),
                 Some((llm, providers)),
                 Some(api_tokens),
-            ) if reader.faults.is_empty() => {
-                Ok(Self { keys, admins, relays, store, llm, providers, agent_name, api_tokens, log, max_age })
-            }
+            ) if reader.faults.is_empty() => Ok(Self {
+                keys,
+                admins,
+                relays,
+                store,
+                llm,
+                providers,
+                agent_name,
+                api_tokens,
+                queue_url,
+                log,
+                max_age,
+            }),
             _ => Err(ConfigError(reader.faults)),
         }
     }

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use didactyl::app::App;
+use didactyl::aws::Aws;
 use didactyl::clock::Deadline;
-use didactyl::config::Config;
+use didactyl::environment::Environment;
 use didactyl::{handler, logging};
 use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
 use serde::Deserialize;
@@ -19,14 +20,9 @@ struct Raw(Box<RawValue>);
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     didactyl::install_crypto_provider();
-    let config = match Config::from_env() {
-        Ok(config) => config,
-        Err(error) => return refuse_to_start(&error),
-    };
-    logging::init(&config.log, logging::Format::Json);
-    let app = match App::new(config).await {
+    let app = match start().await {
         Ok(app) => app,
-        Err(error) => return refuse_to_start(&error),
+        Err(error) => return refuse_to_start(error.as_ref()),
     };
     let service = service_fn(|event: LambdaEvent<Raw>| invoke(&app, event));
     match lambda_runtime::run(service).await {
@@ -35,9 +31,21 @@ async fn main() -> ExitCode {
     }
 }
 
+/// The init phase, in which Lambda gives a whole processor whatever the memory: secrets are read, clients built, and the
+/// store's connection is opened.
+async fn start() -> Result<App, Box<dyn std::error::Error>> {
+    let environment = Environment::of_process(Aws::default());
+    let config = environment.config().await?;
+    logging::init(&config.log, logging::Format::Json);
+    let app = App::in_environment(config, environment).await?;
+    app.warm_up().await;
+    Ok(app)
+}
+
 /// An error is what Lambda shows and counts: it says that a retry can help, and why.
 async fn invoke(app: &App, event: LambdaEvent<Raw>) -> Result<Value, Diagnostic> {
     let deadline = Deadline::from_unix_ms(event.context.deadline, app.clock.now_ms());
+    app.credentials.refresh().await;
     handler::handle(app, event.payload.0.get(), deadline)
         .await
         .map_err(|error| Diagnostic { error_type: "Retry".to_owned(), error_message: error.to_string() })

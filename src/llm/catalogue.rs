@@ -114,6 +114,30 @@ impl Chain {
     }
 }
 
+/// Words for a kind of model (design §6.8). No models are configured for them yet.
+const KEYWORDS: [&str; 5] = ["cheap", "fast", "smart", "long-context", "private"];
+
+impl Chain {
+    /// A skill's chain: an entry that cannot be read is passed over, and one without a provider is of the provider of
+    /// `default`'s first entry. A keyword stands for `default`, but for `private`, which must not end in a cloud.
+    #[must_use]
+    pub fn lenient(text: &str, default: &Self) -> Self {
+        let entry = |entry: &str| match entry {
+            "private" => Vec::new(),
+            keyword if KEYWORDS.contains(&keyword) => default.0.clone(),
+            model if model.contains('/') => model.parse().into_iter().collect(),
+            model => {
+                let first = default.0.first();
+                first
+                    .map(|id| ModelId { provider: id.provider.clone(), model: model.to_owned() })
+                    .into_iter()
+                    .collect()
+            }
+        };
+        Self(text.split(',').map(str::trim).filter(|text| !text.is_empty()).flat_map(entry).collect())
+    }
+}
+
 impl fmt::Display for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries: Vec<String> = self.0.iter().map(ToString::to_string).collect();
@@ -283,6 +307,19 @@ mod tests {
         let ids: Vec<String> = chain.entries().iter().map(ToString::to_string).collect();
         assert_eq!(ids, ["openrouter/meta-llama/llama-4:free", "openai/gpt-5-mini"]);
         assert_eq!(chain.entries()[0].model, "meta-llama/llama-4:free");
+    }
+
+    #[test]
+    fn a_skills_chain_is_read_leniently_and_private_never_becomes_a_cloud() {
+        let default: Chain = "openai/gpt-5-mini, groq/qwen/qwen3".parse().unwrap();
+        for (text, chain) in [
+            ("anthropic/claude, cheap", "anthropic/claude, openai/gpt-5-mini, groq/qwen/qwen3"),
+            ("gpt-4o-mini", "openai/gpt-4o-mini"),
+            ("ollama/qwen3, private", "ollama/qwen3"),
+            ("/x, openai/, private, ,", ""),
+        ] {
+            assert_eq!(Chain::lenient(text, &default).to_string(), chain, "{text}");
+        }
     }
 
     #[test]

@@ -89,11 +89,21 @@ fn refused_parameter(param: &str, words: &str) -> Option<&'static str> {
 fn message(error: &Value) -> String {
     let text = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
-        Value::Object(_) | Value::Array(_) => Some(value.to_string()),
+        Value::Object(_) => Some(fault(value)),
+        Value::Array(items) => Some(items.iter().map(fault).collect::<Vec<_>>().join("; ")),
         _ => None,
     };
     let named = ["message", "detail", "error"].iter().find_map(|name| error.get(*name).and_then(text));
     named.or_else(|| error.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// Of an object what names the fault: its kind, its place and its words. Some servers quote the request beside them.
+fn fault(value: &Value) -> String {
+    let word = |name: &str| value.get(name).and_then(Value::as_str);
+    let place = value.get("loc").and_then(Value::as_array);
+    let place = place.into_iter().flatten().filter_map(Value::as_str);
+    let words = ["type", "msg", "message"].into_iter().filter_map(word);
+    words.chain(place).collect::<Vec<_>>().join(" ")
 }
 
 /// A body that is not JSON; a page's markup helps nobody.
@@ -158,7 +168,7 @@ mod tests {
                 400,
                 r#"{"error":{"message":"Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'."}}"#,
             ),
-            (422, r#"{"detail":[{"type":"extra_forbidden","loc":["body","seed"]}]}"#),
+            (422, r#"{"detail":[{"type":"extra_forbidden","loc":["body","seed"],"input":"private text"}]}"#),
             (400, r#"{"error":{"param":"messages.[1].content","message":"temperature is no role"}}"#),
             (404, r#"{"error":"model 'x' not found"}"#),
             (400, "plain\n  words"),
@@ -179,7 +189,7 @@ mod tests {
         the model refused the parameter max_tokens: status 400: use max_completion_tokens
         the model refused the parameter temperature: status 400: only 1 is allowed
         the model refused the parameter max_tokens: status 400: Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'.
-        the model refused the parameter seed: status 422: [{"type":"extra_forbidden","loc":["body","seed"]}]
+        the model refused the parameter seed: status 422: extra_forbidden body seed
         the provider refused the request: status 400: temperature is no role
         the provider refused the request: status 404: model 'x' not found
         the provider refused the request: status 400: plain words

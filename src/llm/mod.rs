@@ -52,6 +52,19 @@ pub enum LlmError {
 }
 
 impl LlmError {
+    /// What the sender of a message may be told: half a sentence of ours, no word of the provider's.
+    #[must_use]
+    pub fn told(&self) -> &'static str {
+        match self {
+            Self::Transient { .. } => "the model is unavailable for now",
+            Self::Overflow(_) => "the conversation does not fit the model's context window",
+            Self::RefusedParameter { .. } => "the model refused a parameter of the request",
+            Self::Account(_) => "the model's provider refused the key or the account",
+            Self::Unreadable(_) => "the model's answer cannot be read",
+            Self::Permanent(_) => "the model's provider refused the request",
+        }
+    }
+
     /// Whether the same request may work later.
     #[must_use]
     pub fn is_transient(&self) -> bool {

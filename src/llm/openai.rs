@@ -3,15 +3,19 @@
 //! One request, one answer, not streamed. Which model to ask instead, and when to ask again, is the caller's affair.
 //! See <https://platform.openai.com/docs/api-reference/chat>.
 
+use std::error::Error;
+use std::sync::Arc;
+
 use async_trait::async_trait;
-use reqwest::{Client, Response};
+use reqwest::{Client, RequestBuilder, Response};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::catalogue::{Model, Providers};
+use super::catalogue::{Model, ModelId, Providers};
 use super::failure::{Refusal, retry_after};
 use super::{Llm, LlmError, wire};
 use crate::chat::{ChatAnswer, ChatRequest};
+use crate::credentials::Credentials;
 
 /// The largest answer that is read.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
@@ -19,18 +23,41 @@ const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 /// The largest error that is read; what is behind it is of no use.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
 
-/// Asks the providers of a [`Providers`] over one shared HTTP client.
+/// Asks providers over one shared HTTP client.
 #[derive(Debug, Clone)]
 pub struct OpenAi {
     client: Client,
-    providers: Providers,
+    credentials: Arc<Credentials>,
 }
 
 impl OpenAi {
     /// Over `client`, which should follow no redirects and read no proxy from the environment.
     #[must_use]
     pub fn new(client: Client, providers: Providers) -> Self {
-        Self { client, providers }
+        Self::with_credentials(client, Arc::new(Credentials::fixed(providers, Vec::new())))
+    }
+
+    /// The same, with keys that may change.
+    #[must_use]
+    pub fn with_credentials(client: Client, credentials: Arc<Credentials>) -> Self {
+        Self { client, credentials }
+    }
+
+    /// Asks once more where the provider refused a key that is not the newest.
+    async fn ask_with_newest_key(
+        &self,
+        id: &ModelId,
+        request: &ChatRequest<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        let model = self.credentials.model(id).map_err(LlmError::Account)?;
+        let refusal = match self.ask(&model, request).await {
+            Err(LlmError::Account(refusal)) => refusal,
+            answer => return answer,
+        };
+        match self.credentials.renewed(id, model.provider.key.as_ref()).await {
+            Some(model) => self.ask(&model, request).await,
+            None => Err(LlmError::Account(refusal)),
+        }
     }
 
     async fn ask(&self, model: &Model, request: &ChatRequest<'_>) -> Result<ChatAnswer, LlmError> {
@@ -40,7 +67,7 @@ impl OpenAi {
         if let Some(key) = key {
             post = post.bearer_auth(key.expose());
         }
-        let response = post.send().await.map_err(|error| lost(&error))?;
+        let response = send(post).await.map_err(|error| lost(&error))?;
 
         let status = response.status().as_u16();
         let retry_after = retry_after(response.headers());
@@ -61,10 +88,29 @@ impl OpenAi {
 impl Llm for OpenAi {
     async fn complete(&self, request: &ChatRequest<'_>, until: Instant) -> Result<ChatAnswer, LlmError> {
         let id = request.model.parse().map_err(|error| LlmError::Permanent(format!("{error}")))?;
-        let model = self.providers.model(&id).map_err(LlmError::Account)?;
-        let answer = tokio::time::timeout_at(until, self.ask(&model, request)).await;
+        let answer = tokio::time::timeout_at(until, self.ask_with_newest_key(&id, request)).await;
         answer.unwrap_or_else(|_| Err(transient("it did not answer in the time there was")))
     }
+}
+
+/// Sends it once more where the connection ended before the head of an answer: a pooled one may have died while the
+/// sandbox was frozen, and nobody knows before a request is written to it.
+async fn send(post: RequestBuilder) -> reqwest::Result<Response> {
+    let again = post.try_clone();
+    match (post.send().await, again) {
+        (Err(error), Some(again)) if connection_ended(&error) => again.send().await,
+        (sent, _) => sent,
+    }
+}
+
+/// Whether an open connection was closed or reset. A server that cannot be reached, takes too long or answers garbage is
+/// another matter.
+fn connection_ended(error: &reqwest::Error) -> bool {
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    let mut of_connection = sources.filter_map(|error| error.downcast_ref::<hyper::Error>());
+    !error.is_connect()
+        && !error.is_timeout()
+        && of_connection.next().is_some_and(|error| !error.is_parse() && !error.is_user())
 }
 
 /// The body, up to `max` bytes.

@@ -1,9 +1,9 @@
 //! The store on AWS: one DynamoDB table, on demand, without a secondary index.
 //!
 //! A single write is one conditional call, several are one transaction; both give back the row that refused them, so no
-//! caller reads again. Reads are strongly consistent. How rows become items is `item.rs`'s affair. The SDK repeats
-//! what the network or a throttle cost; where it gives up, the caller hears [`StoreError::Unavailable`]. Error texts name
-//! codes and request ids, never an answer's body: it holds values.
+//! caller reads again. Reads are strongly consistent. How rows become items is the affair of `item.rs`, how the client is
+//! set up that of [`crate::aws`]. The SDK repeats what the network or a throttle cost; where it gives up, the caller hears
+//! [`StoreError::Unavailable`].
 //!
 //! API: <https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_Operations_Amazon_DynamoDB.html>
 
@@ -11,12 +11,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use aws_config::BehaviorVersion;
-use aws_config::retry::RetryConfig;
-use aws_config::timeout::TimeoutConfig;
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::error::{BuildError, DisplayErrorContext, ProvideErrorMetadata, SdkError};
-use aws_sdk_dynamodb::operation::RequestId;
+use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
@@ -25,13 +21,12 @@ use aws_sdk_dynamodb::types::{
     AttributeValue, ConditionCheck, Delete, KeysAndAttributes, ReturnValuesOnConditionCheckFailure,
     TransactWriteItem, Update,
 };
-use aws_smithy_http_client::tls::Provider;
-use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use futures_util::future::try_join_all;
 
 use super::item::{self, Expressions, Item};
 use super::limits::{check_keys, check_range, check_writes};
 use super::{Change, Expect, Key, Range, Row, Store, StoreError, Write};
+use crate::aws::explain;
 use crate::clock::Clock;
 
 /// The most keys of one `BatchGetItem`.
@@ -51,31 +46,10 @@ pub struct DynamoDb {
 }
 
 impl DynamoDb {
-    /// The store in `table`, whose key must be the strings `pk` and `sk`.
+    /// The store in `table`, whose key must be the strings `pk` and `sk`. Sends nothing yet.
     #[must_use]
     pub fn new(client: Client, table: impl Into<String>, clock: Clock) -> Self {
         Self { client, table: table.into(), clock }
-    }
-
-    /// The store in `table`, with region, credentials and endpoint (`AWS_ENDPOINT_URL`) from the environment.
-    ///
-    /// Sends nothing yet. The timeouts end a pooled connection that died while the sandbox was frozen.
-    pub async fn connect(table: impl Into<String>, clock: Clock) -> Self {
-        let http_client = aws_smithy_http_client::Builder::new()
-            .tls_provider(Provider::Rustls(CryptoMode::Ring))
-            .build_https();
-        let timeouts = TimeoutConfig::builder()
-            .connect_timeout(Duration::from_secs(2))
-            .operation_attempt_timeout(Duration::from_secs(3))
-            .operation_timeout(Duration::from_secs(8))
-            .build();
-        let config = aws_config::defaults(BehaviorVersion::v2026_01_12())
-            .http_client(http_client)
-            .timeout_config(timeouts)
-            .retry_config(RetryConfig::standard().with_max_attempts(3))
-            .load()
-            .await;
-        Self::new(Client::new(&config), table, clock)
     }
 
     fn now(&self) -> u64 {
@@ -289,13 +263,13 @@ impl Store for DynamoDb {
                 Err(Failure::Contended) => pause(attempt).await,
             }
         }
-        Err(StoreError::Unavailable("other transactions keep the rows of this write busy".into()))
+        Err(StoreError::Unavailable("other transactions or a throttle hold this write up".into()))
     }
 }
 
 /// Why a write failed.
 enum Failure {
-    /// Another transaction is at work on one of its rows; nothing was written.
+    /// Another transaction is at work on one of its rows, or the table throttles; nothing was written.
     Contended,
     /// For good.
     Final(StoreError),
@@ -322,7 +296,11 @@ fn cancellation(canceled: &TransactionCanceledException, writes: &[&Write], now:
         let why = reason.message().unwrap_or("ValidationError");
         return Failure::Final(StoreError::Invalid(format!("DynamoDB: {why}")));
     }
-    if with_code("TransactionConflict").is_some() {
+    // The SDK repeats a throttled call, but not a transaction that was cancelled for a throttle.
+    if ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
+        .into_iter()
+        .any(|code| with_code(code).is_some())
+    {
         return Failure::Contended;
     }
     let codes: Vec<_> = reasons.iter().filter_map(|reason| reason.code()).collect();
@@ -340,18 +318,9 @@ fn failure<E: ProvideErrorMetadata + std::error::Error + 'static>(error: SdkErro
 /// Only what DynamoDB calls invalid is [`StoreError::Invalid`]. A missing table or permission is not: it can be put
 /// right, and until then nothing may be dropped.
 fn store_error<E: ProvideErrorMetadata + std::error::Error + 'static>(error: SdkError<E>) -> StoreError {
-    let Some(answer) = error.raw_response() else {
-        // Without an answer there is none to show.
-        return StoreError::Unavailable(format!("DynamoDB: {}", DisplayErrorContext(error)));
-    };
-    let Some(code) = error.code() else {
-        let status = answer.status().as_u16();
-        return StoreError::Unavailable(format!("DynamoDB: an unreadable answer with status {status}"));
-    };
-    let message = error.message().unwrap_or("no message");
-    let request = error.request_id().unwrap_or("unknown");
-    let why = format!("DynamoDB: {code}: {message} (request {request})");
-    if code == "ValidationException" { StoreError::Invalid(why) } else { StoreError::Unavailable(why) }
+    let invalid = error.code() == Some("ValidationException");
+    let why = explain("DynamoDB", error);
+    if invalid { StoreError::Invalid(why) } else { StoreError::Unavailable(why) }
 }
 
 /// A request that the SDK's builders refuse for want of a field, which would be our mistake.

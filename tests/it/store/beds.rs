@@ -95,7 +95,7 @@ pub(super) async fn dynamodb() -> Option<Bed> {
 }
 
 /// The emulator's URL.
-pub(super) fn emulator() -> Option<String> {
+pub(crate) fn emulator() -> Option<String> {
     static TOLD: Once = Once::new();
     if let Ok(url) = std::env::var("DIDACTYL_TEST_AWS") {
         return Some(url);
@@ -113,7 +113,7 @@ pub(super) fn emulator() -> Option<String> {
 }
 
 /// A client for `endpoint`. It has no timeouts and no second attempts, so that a slow machine changes no result.
-pub(super) fn client(endpoint: &str) -> Client {
+pub(crate) fn client(endpoint: &str) -> Client {
     let config = Config::builder()
         .behavior_version(BehaviorVersion::v2026_01_12())
         .region(Region::new("eu-central-1"))
@@ -127,7 +127,7 @@ pub(super) fn client(endpoint: &str) -> Client {
 }
 
 /// Creates an empty table with the key that the store asks for, and returns its name.
-pub(super) async fn create_table(client: &Client) -> String {
+pub(crate) async fn create_table(client: &Client) -> String {
     static TABLES: AtomicUsize = AtomicUsize::new(0);
     let table = format!("test-{}-{}", std::process::id(), TABLES.fetch_add(1, Ordering::SeqCst));
     let mut call = client.create_table().table_name(&table).billing_mode(BillingMode::PayPerRequest);

@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use aws_sdk_dynamodb::Client;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
+use didactyl::aws::Aws;
 use didactyl::clock::Clock;
 use didactyl::store::dynamodb::DynamoDb;
 use didactyl::store::{Expect, Key, Store, StoreError, Write};
@@ -86,13 +88,24 @@ async fn a_write_that_meets_another_transaction_is_tried_again() {
     assert_eq!(asked[2], asked[3]);
 }
 
+/// The claim is a transaction: this is how an overloaded table refuses it.
+#[tokio::test]
+async fn a_transaction_that_is_cancelled_for_a_throttle_is_tried_again() {
+    let script = Script::default()
+        .then_cancelled(json!([{"Code": "None"}, {"Code": "ThrottlingError"}]))
+        .then_cancelled(json!([{"Code": "ProvisionedThroughputExceeded"}, {"Code": "None"}]))
+        .then(200, "{}");
+    script.play().await.write(&[put("a"), put("b")]).await.unwrap();
+    assert_eq!(script.asked().len(), 3);
+}
+
 #[tokio::test]
 async fn contention_without_end_is_unavailable() {
     let script =
         (0..8).fold(Script::default(), |script, _| script.then_error("TransactionConflictException"));
     let store = script.play().await;
     let error = store.write(&[put("a")]).await.unwrap_err();
-    insta::assert_snapshot!(error, @"the store is unavailable: other transactions keep the rows of this write busy");
+    insta::assert_snapshot!(error, @"the store is unavailable: other transactions or a throttle hold this write up");
 }
 
 #[tokio::test]
@@ -149,7 +162,7 @@ async fn errors_say_whether_a_retry_can_help_and_show_no_values() {
 #[tokio::test]
 async fn a_cancelled_transaction_says_why() {
     let script = Script::default()
-        .then_cancelled(json!([{"Code": "None"}, {"Code": "ThrottlingError"}]))
+        .then_cancelled(json!([{"Code": "None"}, {"Code": "ItemCollectionSizeLimitExceeded"}]))
         .then_cancelled(json!([{"Code": "None"}, {"Code": "ValidationError", "Message": "why"}]));
     let store = script.play().await;
     let mut errors = Vec::new();
@@ -157,7 +170,7 @@ async fn a_cancelled_transaction_says_why() {
         errors.push(store.write(&[put("a"), put("b")]).await.unwrap_err().to_string());
     }
     insta::assert_snapshot!(errors.join("\n"), @r"
-    the store is unavailable: DynamoDB cancelled the transaction: None, ThrottlingError
+    the store is unavailable: DynamoDB cancelled the transaction: None, ItemCollectionSizeLimitExceeded
     the store refused the call: DynamoDB: why
     ");
 }
@@ -178,7 +191,8 @@ async fn a_table_out_of_reach_is_unavailable() {
 async fn the_environment_names_the_endpoint() {
     let Some(endpoint) = beds::emulator() else { return };
     let table = beds::create_table(&beds::client(&endpoint)).await;
-    let store = DynamoDb::connect(table, Clock::system()).await;
+    let client = Client::new(Aws::default().config().await);
+    let store = DynamoDb::new(client, table, Clock::system());
     store.write(&[put("a")]).await.unwrap();
     assert!(store.read(&[Key::new("p", "a")]).await.unwrap()[0].is_some());
 }
