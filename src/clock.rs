@@ -82,6 +82,9 @@ pub const DEFAULT_BUDGET: Duration = Duration::from_secs(120);
 /// The most that is kept back for publishing and recording; of short budgets a quarter.
 const RESERVE: Duration = Duration::from_secs(8);
 
+/// Longer than any invocation may last (15 minutes on Lambda).
+const MAX_BUDGET: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A deadline this far in the past is no deadline.
 const ANCIENT_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -89,6 +92,7 @@ impl Deadline {
     /// A deadline that lies `budget` from now.
     #[must_use]
     pub fn after(budget: Duration) -> Self {
+        let budget = budget.min(MAX_BUDGET);
         Self { end: Instant::now() + budget, reserve: RESERVE.min(budget / 4) }
     }
 
@@ -102,10 +106,10 @@ impl Deadline {
         Self::after(Duration::from_millis(deadline_ms.saturating_sub(now_ms)))
     }
 
-    /// The end of the invocation.
+    /// Until when publishing may take: what is left behind it is for the record.
     #[must_use]
-    pub fn end(&self) -> Instant {
-        self.end
+    pub fn publish_until(&self) -> Instant {
+        self.end.checked_sub(self.reserve / 4).unwrap_or(self.end)
     }
 
     /// Until when models, tools and reads may take.

@@ -68,12 +68,22 @@ pub enum DmError {
 /// # Errors
 /// See [`DmError`].
 pub fn open(keys: &Keys, event: &Event) -> Result<Opened, DmError> {
-    let opened =
+    let mut opened =
         if event.kind == kinds::GIFT_WRAP { open_wrap(keys, event) } else { open_nip04(keys, event) }?;
-    match &opened.content {
-        Content::Text(text) if text.trim().is_empty() => Err(DmError::Empty),
-        _ => Ok(opened),
+    if let Content::Text(text) = &mut opened.content {
+        *text = printable(text);
+        if text.trim().is_empty() {
+            return Err(DmError::Empty);
+        }
     }
+    Ok(opened)
+}
+
+/// The text without what no client shows, and what takes six bytes for one in JSON, so that a message that may come in
+/// would not fit into its row: control characters but newline and tab.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }
 
 fn open_nip04(keys: &Keys, event: &Event) -> Result<Opened, DmError> {

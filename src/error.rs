@@ -5,15 +5,31 @@ use crate::store::StoreError;
 /// Why a trigger could not be worked to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A retry can help: the trigger stays claimable and Lambda is told so.
+    /// A retry can help: the trigger stays claimable and Lambda is told so. The text is for the log.
     #[error("{0}")]
     Transient(String),
-    /// No retry helps.
+    /// No retry helps. The text is for the log.
     #[error("{0}")]
     Permanent(String),
+    /// There is no answer, for a reason that the sender is told. No word of it comes from outside.
+    #[error("{reason}")]
+    NoAnswer {
+        /// Half a sentence: "the model is unavailable for now".
+        reason: &'static str,
+        /// Whether a retry can help.
+        transient: bool,
+    },
     /// Another process owns the run: it was taken over while we were at work. What we did is discarded.
     #[error("the run was taken over by another process")]
     TakenOver,
+}
+
+impl Error {
+    /// Whether handing the same thing over again can help.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Transient(_) | Self::TakenOver | Self::NoAnswer { transient: true, .. })
+    }
 }
 
 impl From<StoreError> for Error {

@@ -103,13 +103,19 @@ impl EventSet {
         self.deleted_addresses.get(address).copied()
     }
 
-    /// What is worth keeping: the newest version of each place. Of deletion requests those that name an address or hide
-    /// an event that is here, since the others speak of what the agent never looks at.
+    /// What is worth keeping: of each place the version that counts, or the newest where its author deleted all. Of
+    /// deletion requests those that speak of a place or an event that is here: anybody's others would fill the store.
     pub fn kept(&self) -> impl Iterator<Item = &Event> {
-        self.versions.values().filter_map(|versions| versions.first()).filter(|event| {
+        let counting =
+            self.versions.values().filter_map(|versions| self.living(versions).or(versions.first()));
+        counting.filter(|event| {
             event.kind != kinds::DELETION
-                || event.tags.iter().any(|tag| tag.kind() == "a")
-                || event.tags.event_ids().any(|id| self.has_version(id))
+                || event.tags.iter().any(|tag| match (tag.kind(), tag.content()) {
+                    ("a", Some(address)) => parse_coordinate(address)
+                        .is_some_and(|a| self.versions.contains_key(&Place::Address(a))),
+                    ("e", Some(id)) => EventId::from_hex(id).is_ok_and(|id| self.has_version(id)),
+                    _ => false,
+                })
         })
     }
 

@@ -12,8 +12,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
-use nostr::prelude::{EventId, RelayUrl};
-use serde::Serialize;
+use nostr::prelude::RelayUrl;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -22,58 +21,31 @@ use crate::clock::{Deadline, Stopwatch};
 use crate::dm::Opened;
 use crate::error::Error;
 use crate::history;
+use crate::http;
 use crate::inbox::{self, Inbound, Rejected};
 use crate::load::{self, Loaded};
+use crate::outcome::{Outcome, Worked, report};
 use crate::publish;
+use crate::queue::Queue;
 use crate::record::{self, Claim, Claimed, MAX_ATTEMPTS, RunRecord, Status};
 use crate::relay::address;
 use crate::run::driver;
 use crate::run::journal::Journal;
+use crate::sqs;
 use crate::trigger::payload::{Payload, RelayEvents};
 use crate::trigger::{Source, Trigger};
 
+/// With less time left nothing is claimed: it would only be taken from whoever has time.
+const MIN_TIME: Duration = Duration::from_secs(5);
+
+/// How long the queue keeps a run that could not be ended, the first time.
+const FIRST_DELAY: Duration = Duration::from_secs(30);
+
+/// The longest that SQS keeps a message back.
+const LONGEST_DELAY: Duration = Duration::from_secs(15 * 60);
+
 /// The most conversations that one invocation works at the same time.
 const CONVERSATIONS_AT_ONCE: usize = 8;
-
-/// What became of one event or run, for the caller.
-#[derive(Debug, Serialize)]
-#[serde(tag = "outcome", rename_all = "snake_case")]
-pub enum Outcome {
-    /// Answered now, or by an earlier delivery of the same trigger.
-    Replied {
-        /// The run.
-        run: String,
-        /// The ids of the reply's parts.
-        reply: Vec<EventId>,
-        /// Set where the reply only says that there is no answer, and why.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        failure: Option<String>,
-    },
-    /// Another worker is at it.
-    Busy {
-        /// The run.
-        run: String,
-    },
-    /// The agent's own message: kept in the conversation.
-    Recorded,
-    /// It starts nothing, and never will.
-    Rejected {
-        /// Why.
-        reason: String,
-    },
-    /// It could not be worked to its end; the queue brings it back.
-    Queued {
-        /// The run.
-        run: String,
-        /// Why.
-        reason: String,
-    },
-    /// It could not be worked to its end; it is claimed again when it comes again.
-    Unfinished {
-        /// Why.
-        reason: String,
-    },
-}
 
 /// Answers one payload. The value tells what became of each event, in the order they came.
 ///
@@ -81,8 +53,10 @@ pub enum Outcome {
 /// Only where handing the same payload over again can help.
 pub async fn handle(app: &App, json: &str, deadline: Deadline) -> Result<Value, Error> {
     let answer = match Payload::parse(json) {
-        Ok(Payload::Relay(batch)) => relay_events(app, batch, deadline).await,
-        Ok(Payload::Resume { run }) => resume(app, &run, deadline).await,
+        Ok(Payload::Relay(events)) => report(accept(app, events, deadline).await),
+        Ok(Payload::Resume { run }) => report(vec![resume(app, &run, deadline).await]),
+        Ok(Payload::Sqs(records)) => Ok(json!(sqs::answer(app, records, deadline).await)),
+        Ok(Payload::FunctionUrl) => Ok(json!(http::answer(app, json, deadline).await)),
         Err(reason) => {
             tracing::warn!(%reason, "a payload is rejected");
             Ok(json!({"success": false, "error": reason.to_string()}))
@@ -92,41 +66,91 @@ pub async fn handle(app: &App, json: &str, deadline: Deadline) -> Result<Value, 
     answer
 }
 
-/// Events that a bridge or a caller pushed: DMs.
-async fn relay_events(app: &App, batch: RelayEvents, deadline: Deadline) -> Result<Value, Error> {
+/// Events that somebody pushed: stored and left to the queue where there is one, else worked here.
+pub(crate) async fn accept(app: &App, events: RelayEvents, deadline: Deadline) -> Vec<Worked> {
+    let Some(queue) = &app.queue else { return work_events(app, events, deadline).await };
+    let (triggers, notes) = sort_out(app, &events);
+    let mut results = note_all(app, notes).await;
+    for (at, trigger) in triggers {
+        results.push((at, enqueue(app, queue.as_ref(), &trigger).await));
+    }
+    by_place(results)
+}
+
+/// Works events here and now, whether there is a queue or not.
+pub(crate) async fn work_events(app: &App, events: RelayEvents, deadline: Deadline) -> Vec<Worked> {
+    let (triggers, notes) = sort_out(app, &events);
+    let (mut results, noted) = tokio::join!(work_all(app, triggers, deadline), note_all(app, notes));
+    results.extend(noted);
+    by_place(results)
+}
+
+/// Things with the place of the event that they came from.
+type Placed<T> = Vec<(usize, T)>;
+
+/// What each event asks for, by its place: runs, and what is only to be noted.
+fn sort_out(app: &App, batch: &RelayEvents) -> (Placed<Trigger>, Placed<Note>) {
     let relay = batch.relay.as_deref().and_then(|url| believed_relay(app, url));
-    let mut results: BTreeMap<usize, Result<Outcome, Error>> = BTreeMap::new();
-    let mut work = Vec::new();
+    let (mut triggers, mut notes) = (Vec::new(), Vec::new());
     for (at, event) in batch.events.iter().enumerate() {
         match inbox::read(app, event.get(), relay.as_ref()) {
-            Ok(Inbound::Work(trigger)) => work.push((at, *trigger)),
-            Ok(Inbound::Own(opened)) => drop(results.insert(at, keep_own(app, opened).await)),
-            Err(rejected) => drop(results.insert(at, reject(app, rejected).await)),
+            Ok(Inbound::Work(trigger)) => triggers.push((at, *trigger)),
+            Ok(Inbound::Own(opened)) => notes.push((at, Note::Own(opened))),
+            Err(rejected) => notes.push((at, Note::Rejected(rejected))),
         }
     }
-    results.extend(work_all(app, work, deadline).await);
-    report(results)
+    (triggers, notes)
+}
+
+/// What is to be written down of an event that starts nothing.
+enum Note {
+    Own(Opened),
+    Rejected(Rejected),
+}
+
+/// Writes notes down, several at once: none depends on another, and no run waits for them.
+async fn note_all(app: &App, notes: Placed<Note>) -> Placed<Worked> {
+    futures_util::stream::iter(notes)
+        .map(async |(at, note)| match note {
+            Note::Own(opened) => (at, keep_own(app, opened).await),
+            Note::Rejected(rejected) => (at, reject(app, rejected).await),
+        })
+        .buffer_unordered(CONVERSATIONS_AT_ONCE)
+        .collect()
+        .await
+}
+
+fn by_place(mut results: Placed<Worked>) -> Vec<Worked> {
+    results.sort_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, worked)| worked).collect()
+}
+
+/// Makes a trigger durable and leaves it to the queue. One that is stored already is queued again: the first message
+/// may have been lost.
+async fn enqueue(app: &App, queue: &dyn Queue, trigger: &Trigger) -> Worked {
+    let record = record::store(app, trigger).await?;
+    if record.status.is_final() {
+        return Ok(Outcome::of(record));
+    }
+    let run = record.run_id;
+    queue.enqueue(&run, Duration::ZERO).await.map_err(|error| Error::Transient(error.to_string()))?;
+    Ok(Outcome::Queued { run, reason: None })
 }
 
 /// A run of an earlier invocation goes on, from what the store has of it.
-async fn resume(app: &App, run_id: &str, deadline: Deadline) -> Result<Value, Error> {
-    let result = match record::stored_trigger(app, run_id).await {
-        Ok(trigger) => guarded(app, trigger, deadline).await,
+pub(crate) async fn resume(app: &App, run_id: &str, deadline: Deadline) -> Worked {
+    match record::stored_trigger(app, run_id).await {
+        Ok(trigger) => work(app, trigger, deadline).await,
         Err(Error::Permanent(reason)) => Ok(Outcome::Rejected { reason }),
         Err(error) => Err(error),
-    };
-    report(BTreeMap::from([(0, result)]))
+    }
 }
 
 /// Works triggers: those of one conversation one after another in the order they were written, conversations side by
 /// side.
-async fn work_all(
-    app: &App,
-    work: Vec<(usize, Trigger)>,
-    deadline: Deadline,
-) -> Vec<(usize, Result<Outcome, Error>)> {
-    let mut conversations: BTreeMap<_, Vec<(usize, Trigger)>> = BTreeMap::new();
-    for (at, trigger) in work {
+async fn work_all(app: &App, triggers: Placed<Trigger>, deadline: Deadline) -> Placed<Worked> {
+    let mut conversations: BTreeMap<_, Placed<Trigger>> = BTreeMap::new();
+    for (at, trigger) in triggers {
         conversations.entry(trigger.peer()).or_default().push((at, trigger));
     }
     futures_util::stream::iter(conversations.into_values())
@@ -134,7 +158,7 @@ async fn work_all(
             triggers.sort_by_key(|(_, trigger)| trigger.created_at());
             let mut results = Vec::new();
             for (at, trigger) in triggers {
-                results.push((at, guarded(app, trigger, deadline).await));
+                results.push((at, work(app, trigger, deadline).await));
             }
             results
         })
@@ -146,50 +170,56 @@ async fn work_all(
         .collect()
 }
 
-/// [`work`], with a panic turned into an error: a fault in one run must not lose the others of the batch.
-async fn guarded(app: &App, trigger: Trigger, deadline: Deadline) -> Result<Outcome, Error> {
-    let run = record::run_id(&trigger.id);
-    AssertUnwindSafe(work(app, trigger, deadline)).catch_unwind().await.unwrap_or_else(|_| {
-        tracing::error!(run.id = %run, "the run panicked; it is taken over when its lease ends");
-        Err(Error::Transient("internal fault".to_owned()))
-    })
-}
-
-/// One trigger, from the claim to the record: the same for every door.
-pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Result<Outcome, Error> {
-    let lease_until_ms = app.lease_until_ms(deadline);
+/// One trigger, from the claim to the record: the same for every door. A panic is an error of this run alone.
+pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
+    if deadline.left() < MIN_TIME {
+        return Err(Error::Transient("the invocation's time is used up".to_owned()));
+    }
     let mut watch = Stopwatch::start();
+    let lease_until_ms = app.lease_until_ms(deadline);
     let (claimed, stored) =
         tokio::join!(record::claim(app, &trigger, lease_until_ms), load::stored(app, &trigger));
     let mut claim = match claimed? {
         Claimed::Ours(claim) => claim,
-        Claimed::Finished(record) => return Ok(finished(record)),
-        Claimed::Busy(record) => return Ok(Outcome::Busy { run: record.run_id }),
+        Claimed::Finished(record) => return Ok(Outcome::of(record)),
+        Claimed::Busy(record) => return Ok(leave(app, record).await),
     };
     claim.record.steps_ms = vec![("claim".to_owned(), watch.lap_ms())];
-    let result = match stored {
-        Ok(stored) => answer(app, &trigger, stored, &mut claim, deadline, watch).await,
-        Err(error) => Err(error),
-    };
-    match result {
-        Ok(()) => Ok(finished(claim.record)),
+    let answer = async { answer(app, &trigger, stored?, &mut claim, deadline, watch).await };
+    let result = AssertUnwindSafe(answer).catch_unwind().await;
+    match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
+        Ok(()) => Ok(Outcome::of(claim.record)),
         Err(Error::TakenOver) => Ok(Outcome::Busy { run: claim.record.run_id }),
         Err(error) => give_back(app, claim, error).await,
     }
 }
 
-/// A run that could not be ended: free to be claimed at once, and handed to the queue where there is one.
-async fn give_back(app: &App, claim: Claim, error: Error) -> Result<Outcome, Error> {
-    const DELAY: Duration = Duration::from_secs(30);
+/// A run that another worker has. Where there is a queue it comes again after that worker's lease: it may be dead.
+async fn leave(app: &App, record: RunRecord) -> Outcome {
+    let run = record.run_id;
+    let lease_ms = record.lease_until_ms.saturating_sub(app.clock.now_ms());
+    if let Some(queue) = &app.queue
+        && let Err(error) = queue.enqueue(&run, Duration::from_millis(lease_ms)).await
+    {
+        tracing::warn!(run.id = %run, %error, "a run that is in other hands could not be queued");
+    }
+    Outcome::Busy { run }
+}
+
+/// A run that could not be ended: free to be claimed at once, and handed to the queue where there is one, each time for
+/// longer.
+async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
     let run = claim.record.run_id.clone();
     let lease_left_ms = claim.record.lease_until_ms.saturating_sub(app.clock.now_ms());
+    let mut delay = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.attempt.saturating_sub(1)));
     tracing::warn!(run.id = %run, attempt = claim.record.attempt, %error, "the run is given back");
-    let released = claim.release(app, &error.to_string()).await;
-    // Whoever came before the end of a lease would find the run taken, and the queue would forget it.
-    let delay = if released { DELAY } else { DELAY.max(Duration::from_millis(lease_left_ms)) };
+    if !claim.release(app, shown(&error)).await {
+        // Whoever came before the end of the lease would find the run taken, and the queue would forget it.
+        delay = delay.max(Duration::from_millis(lease_left_ms));
+    }
     match &app.queue {
-        Some(queue) if !matches!(error, Error::Permanent(_)) => match queue.enqueue(&run, delay).await {
-            Ok(()) => Ok(Outcome::Queued { run, reason: error.to_string() }),
+        Some(queue) if error.is_transient() => match queue.enqueue(&run, delay.min(LONGEST_DELAY)).await {
+            Ok(()) => Ok(Outcome::Queued { run, reason: Some(error.to_string()) }),
             Err(refused) => {
                 tracing::warn!(run.id = %run, error = %refused, "the run could not be queued");
                 Err(error)
@@ -209,16 +239,26 @@ async fn answer(
     mut watch: Stopwatch,
 ) -> Result<(), Error> {
     let Source::Dm(dm) = &trigger.source;
-    let earlier = claim.earlier(app).await?;
-    let (parts, route) = if earlier.reply.is_empty() {
-        let loaded = load::refresh(app, trigger, stored, deadline.slice(load::SLICE)).await?;
+    let (saved, journal) = match claim.earlier(app).await {
+        Ok(earlier) => (earlier.reply, Ok(earlier.journal)),
+        // Nobody knows what was done already: nothing is done again, and the sender is told.
+        Err(error @ Error::Permanent(_)) if claim.record.status == Status::Running => {
+            (Vec::new(), Err(error))
+        }
+        Err(error) => return Err(error),
+    };
+    let (parts, route) = if saved.is_empty() {
+        let mut loaded = load::refresh(app, trigger, stored, deadline.slice(load::SLICE)).await?;
         claim.record.note_step("load", watch.lap_ms());
         let route = publish::route(app, &loaded.state, dm);
-        let text = alongside(
-            respond(app, trigger, &loaded, claim, earlier.journal, deadline),
-            app.relays.open(&route.all(), deadline.work_until()),
-        )
-        .await?;
+        let (targets, unsaved) = (route.all(), std::mem::take(&mut loaded.unsaved));
+        // While the model thinks, what the relays told is kept and the connections for the reply are opened.
+        let respond = alongside(
+            respond(app, trigger, &loaded, claim, journal, deadline),
+            app.relays.open(&targets, deadline.work_until()),
+        );
+        let (text, ()) = tokio::join!(respond, load::keep(app, unsaved));
+        let text = text?;
         watch.lap_ms();
         let parts = publish::sign(app, dm, &text, app.clock.now())?;
         claim.save_reply(app, dm, &parts).await?;
@@ -226,9 +266,9 @@ async fn answer(
         (parts, route)
     } else {
         let state = stored.into_loaded(app, trigger).state;
-        (earlier.reply, publish::route(app, &state, dm))
+        (saved, publish::route(app, &state, dm))
     };
-    let sent = publish::send(app, &route, &parts, deadline.end()).await;
+    let sent = publish::send(app, &route, &parts, deadline.publish_until()).await;
     claim.record.note_step("publish", watch.lap_ms());
     claim.record.deliveries = sent.deliveries;
     if !sent.arrived {
@@ -243,7 +283,7 @@ async fn respond(
     trigger: &Trigger,
     loaded: &Loaded,
     claim: &mut Claim,
-    journal: Journal,
+    journal: Result<Journal, Error>,
     deadline: Deadline,
 ) -> Result<String, Error> {
     let Source::Dm(dm) = &trigger.source;
@@ -253,25 +293,40 @@ async fn respond(
         return Ok(notice.text().to_owned());
     }
     let attempt = claim.record.attempt;
-    let result = if attempt > MAX_ATTEMPTS {
-        Err(Error::Permanent(format!("it was begun {MAX_ATTEMPTS} times and never came to its end")))
-    } else {
-        let context = assemble(app, trigger, loaded, deadline).await;
-        driver::drive(app, trigger, &loaded.state, context, claim, journal, deadline).await
+    let result = match journal {
+        Err(error) => Err(error),
+        Ok(_) if attempt > MAX_ATTEMPTS => Err(Error::NoAnswer {
+            reason: "it was begun three times and never came to its end",
+            transient: false,
+        }),
+        Ok(journal) => {
+            let context = assemble(app, trigger, loaded, deadline).await;
+            driver::drive(app, trigger, &loaded.state, context, claim, journal, deadline).await
+        }
     };
     match result {
-        Err(Error::Permanent(reason)) => Ok(apology(claim, reason)),
-        Err(Error::Transient(reason)) if attempt >= MAX_ATTEMPTS => Ok(apology(claim, reason)),
+        Err(error)
+            if !matches!(error, Error::TakenOver) && (!error.is_transient() || attempt >= MAX_ATTEMPTS) =>
+        {
+            Ok(apology(claim, &error))
+        }
         other => other,
     }
 }
 
-/// What the sender is told where there is no answer. The reason is one of our own error texts: short, without secrets.
-fn apology(claim: &mut Claim, reason: String) -> String {
-    tracing::error!(run.id = %claim.record.run_id, %reason, "the run failed");
-    let text = format!("I could not answer this message: {reason}.");
-    claim.record.reason = Some(reason);
-    text
+/// What the sender is told where there is no answer. What lies behind it is for the log.
+fn apology(claim: &mut Claim, error: &Error) -> String {
+    tracing::error!(run.id = %claim.record.run_id, %error, "the run failed");
+    claim.record.reason = Some(shown(error).to_owned());
+    format!("I could not answer this message: {}.", shown(error))
+}
+
+/// A failure in words of ours: for the sender and for the record, which is not sealed.
+fn shown(error: &Error) -> &'static str {
+    match error {
+        Error::NoAnswer { reason, .. } => reason,
+        _ => "something failed on my side",
+    }
 }
 
 /// Does `main`, and `aside` as long as that takes.
@@ -284,7 +339,7 @@ async fn alongside<T>(main: impl Future<Output = T>, aside: impl Future<Output =
 }
 
 /// The agent's own message, written by another of its clients or seen again: part of the conversation, never work.
-async fn keep_own(app: &App, opened: Opened) -> Result<Outcome, Error> {
+async fn keep_own(app: &App, opened: Opened) -> Worked {
     let peer = opened.peer;
     if let Some(message) = history::found(app, opened) {
         app.store.write(&[message.write(app, &peer)?]).await?;
@@ -293,7 +348,7 @@ async fn keep_own(app: &App, opened: Opened) -> Result<Outcome, Error> {
 }
 
 /// A rejection is recorded where it is final, so that nobody looks at the event twice.
-async fn reject(app: &App, rejected: Rejected) -> Result<Outcome, Error> {
+async fn reject(app: &App, rejected: Rejected) -> Worked {
     let reason = rejected.reason.to_string();
     tracing::info!(%reason, "an event is rejected");
     if let Some((id, created_at)) = rejected.verified {
@@ -305,32 +360,4 @@ async fn reject(app: &App, rejected: Rejected) -> Result<Outcome, Error> {
 /// A relay that a caller names is believed only if it is one of ours.
 fn believed_relay(app: &App, url: &str) -> Option<RelayUrl> {
     address::normalize(url).filter(|url| app.config.relays.contains(url))
-}
-
-fn finished(record: RunRecord) -> Outcome {
-    match record.status {
-        Status::Dropped => Outcome::Rejected { reason: record.reason.unwrap_or_default() },
-        _ => Outcome::Replied { run: record.run_id, reply: record.reply_ids, failure: record.reason },
-    }
-}
-
-/// The answer to the caller: an error only where a retry can help.
-fn report(results: BTreeMap<usize, Result<Outcome, Error>>) -> Result<Value, Error> {
-    let mut retry = None;
-    let outcomes: Vec<Outcome> = results
-        .into_values()
-        .map(|result| {
-            result.unwrap_or_else(|error| {
-                let reason = error.to_string();
-                if !matches!(error, Error::Permanent(_)) {
-                    retry.get_or_insert(error);
-                }
-                Outcome::Unfinished { reason }
-            })
-        })
-        .collect();
-    match retry {
-        Some(error) => Err(error),
-        None => Ok(json!({"success": true, "results": outcomes})),
-    }
 }

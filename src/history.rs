@@ -12,7 +12,6 @@ use crate::context::HistoryMessage;
 use crate::dm::{self, Content, Opened, ReplyPart};
 use crate::error::Error;
 use crate::kinds;
-use crate::record::FORMAT;
 use crate::store::{Write, keys};
 use crate::trigger::{Dm, Protocol, Source, Trigger};
 
@@ -22,8 +21,6 @@ const FIRST_READ_LIMIT: usize = 100;
 /// One message of a conversation, as stored (sealed).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredMessage {
-    /// See [`FORMAT`].
-    pub format: u32,
     /// The kind 4 event's id, or the rumor's.
     pub id: EventId,
     /// Written by the agent, or by its peer.
@@ -59,7 +56,6 @@ impl StoredMessage {
 pub fn incoming(trigger: &Trigger) -> Option<(PublicKey, StoredMessage)> {
     let Source::Dm(dm) = &trigger.source;
     let message = StoredMessage {
-        format: FORMAT,
         id: dm.message_id,
         from_agent: false,
         protocol: dm.protocol,
@@ -74,7 +70,6 @@ pub fn incoming(trigger: &Trigger) -> Option<(PublicKey, StoredMessage)> {
 #[must_use]
 pub fn outgoing(dm: &Dm, part: &ReplyPart) -> StoredMessage {
     StoredMessage {
-        format: FORMAT,
         id: part.id,
         from_agent: true,
         protocol: dm.protocol,
@@ -90,7 +85,6 @@ pub fn found(app: &App, opened: Opened) -> Option<StoredMessage> {
     let Content::Text(text) = opened.content else { return None };
     let from_agent = opened.author == app.agent();
     Some(StoredMessage {
-        format: FORMAT,
         id: opened.id,
         from_agent,
         protocol: opened.protocol,
@@ -164,7 +158,6 @@ mod tests {
         let peer = Keys::generate().public_key();
         let id = |n: u8| EventId::from_byte_array([n; 32]);
         let message = |n: u8, created_at: u64, arrived_at: u64| StoredMessage {
-            format: FORMAT,
             id: id(n),
             from_agent: false,
             protocol: Protocol::Nip17,

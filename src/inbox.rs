@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::app::App;
 use crate::dm::{self, Content, DmError, Opened};
+use crate::events::MAX_AHEAD_SECS;
 use crate::hash::is_lower_hex;
 use crate::kinds;
 use crate::record::dm_trigger_id;
@@ -20,7 +21,7 @@ use crate::trigger::{Dm, Notice, Source, Tier, Trigger};
 pub const MAX_EVENT_BYTES: usize = 128 * 1024;
 
 /// How far ahead of our clock a message may be dated.
-pub const MAX_AHEAD: Duration = Duration::from_secs(15 * 60);
+pub const MAX_AHEAD: Duration = Duration::from_secs(MAX_AHEAD_SECS);
 
 /// Gift wraps bear a random date up to two days early (NIP-59); some clients date them as much ahead.
 const WRAP_DATING: Duration = Duration::from_secs(2 * 24 * 60 * 60);
@@ -166,7 +167,7 @@ fn trigger(opened: Opened, tier: Tier, relay: Option<&RelayUrl>, now: Timestamp)
         Content::Text(text) => (dm_trigger_id(&opened.id), text, None),
         Content::File => (dm_trigger_id(&opened.id), String::new(), Some(Notice::CannotReadFiles)),
         Content::Room => {
-            let day = now.as_secs() / (24 * 60 * 60);
+            let day = opened.created_at.as_secs() / (24 * 60 * 60);
             (format!("room:{}:{day}", opened.author), String::new(), Some(Notice::OneToOneOnly))
         }
     };

@@ -12,27 +12,32 @@
 //! - [`load`]: what the agent knows, as [`state`] from [`events`] and [`skill`]s; [`context`]: what the model sees of it.
 //! - [`run`]: the tool loop; [`publish`]: the reply's way out.
 //! - Ports: [`llm`], [`relay`], [`store`], [`tools`], [`queue`].
-//! - [`app`], [`config`], [`clock`], [`logging`], [`error`]: what all of them share.
+//! - [`app`], [`environment`], [`config`], [`credentials`], [`aws`], [`clock`], [`logging`], [`error`]: what all share.
 
 pub mod app;
 pub mod assemble;
+pub mod aws;
 pub mod chat;
 #[cfg(feature = "local")]
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod context;
+pub mod credentials;
 pub mod dm;
+pub mod environment;
 pub mod error;
 pub mod events;
 pub mod handler;
 mod hash;
 pub mod history;
+pub mod http;
 pub mod inbox;
 pub mod kinds;
 pub mod llm;
 pub mod load;
 pub mod logging;
+pub mod outcome;
 pub mod publish;
 pub mod queue;
 pub mod record;
@@ -40,6 +45,7 @@ pub mod relay;
 pub mod run;
 pub mod secret;
 pub mod skill;
+pub mod sqs;
 pub mod state;
 pub mod store;
 pub mod tools;

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt};
-use nostr::prelude::{Event, EventId, Filter, PublicKey, Timestamp};
+use futures_util::StreamExt;
+use nostr::prelude::{Event, EventId, Filter, PublicKey, SingleLetterTag, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -36,7 +36,7 @@ const MAX_MESSAGES: usize = 60;
 /// The most notes of an admin that are kept.
 const MAX_NOTES: usize = 20;
 
-/// A longer note is not kept.
+/// A longer note, as JSON, is not kept: all of an admin's lie in one row.
 const MAX_NOTE_BYTES: usize = 8_000;
 
 /// After an incomplete read of a conversation the relays are asked again, but not for every message.
@@ -59,6 +59,8 @@ pub struct Loaded {
     pub state: AgentState,
     /// The conversation without the triggering message, oldest first.
     pub history: Vec<StoredMessage>,
+    /// What the relays told and the store does not have yet, for [`keep`].
+    pub unsaved: Vec<Write>,
 }
 
 /// When the relays were last asked, and whether each told all it has; a clear row.
@@ -109,8 +111,7 @@ impl Stored {
             return;
         }
         match app.open_sealed::<StoredMessage>(row) {
-            Ok(message) if message.format <= FORMAT => self.messages.push(message),
-            Ok(_) => tracing::warn!(row = %row.key.sort, "a message of a newer format is passed over"),
+            Ok(message) => self.messages.push(message),
             Err(error) => tracing::warn!(%error, "a stored message is passed over"),
         }
     }
@@ -138,14 +139,15 @@ impl Stored {
     #[must_use]
     pub fn into_loaded(self, app: &App, trigger: &Trigger) -> Loaded {
         let state = self.state(app);
-        Loaded { state, history: history::in_order(self.messages, trigger) }
+        Loaded { state, history: history::in_order(self.messages, trigger), unsaved: Vec::new() }
     }
 }
 
-/// Asks the relays for what is missing or stale, keeps it, and returns everything.
+/// Asks the relays for what is missing or stale, and returns everything.
 ///
 /// # Errors
-/// [`Error::Transient`] where nothing was ever read and no relay answers, or the store is unavailable.
+/// [`Error::Transient`] where nothing was ever read and no relay answers; [`Error::Permanent`] where a row cannot be
+/// written.
 pub async fn refresh(
     app: &App,
     trigger: &Trigger,
@@ -157,7 +159,11 @@ pub async fn refresh(
     let new_peer = trigger.peer().filter(|_| stored.lacks_history(now));
     let mut state = stored.state(app);
     if !stale && new_peer.is_none() {
-        return Ok(Loaded { state, history: history::in_order(stored.messages, trigger) });
+        return Ok(Loaded {
+            state,
+            history: history::in_order(stored.messages, trigger),
+            unsaved: Vec::new(),
+        });
     }
     let targets = read_targets(app, &state);
     let mut filters = Vec::new();
@@ -195,8 +201,7 @@ pub async fn refresh(
         writes.extend(newest_notes(app, &state)?);
         writes.push(read_mark(keys::state_read(), now, complete)?);
     }
-    keep(app, writes).await?;
-    Ok(Loaded { state, history: history::in_order(stored.messages, trigger) })
+    Ok(Loaded { state, history: history::in_order(stored.messages, trigger), unsaved: writes })
 }
 
 async fn fetch(app: &App, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {
@@ -248,13 +253,8 @@ fn state_filters(app: &App, trigger: &Trigger) -> Vec<Filter> {
         kinds::PRIVATE_SKILL,
     ]);
     let people = app.config.admins.iter().copied().chain(trigger.peer()).filter(|key| *key != app.agent());
-    let people = Filter::new().authors(people).kinds([
-        kinds::PROFILE,
-        kinds::CONTACTS,
-        kinds::RELAY_LIST,
-        kinds::INBOX_RELAYS,
-        kinds::MUTE_LIST,
-    ]);
+    let people =
+        Filter::new().authors(people).kinds([kinds::PROFILE, kinds::RELAY_LIST, kinds::INBOX_RELAYS]);
     let admins = app.config.admins.iter().copied();
     vec![agent, people, Filter::new().authors(admins).kind(kinds::NOTE).limit(MAX_NOTES)]
 }
@@ -265,9 +265,13 @@ fn foreign_filters(skills: &[(PublicKey, String)]) -> Vec<Filter> {
         return Vec::new();
     }
     let authors = || skills.iter().map(|(author, _)| *author);
+    let addresses = skills.iter().map(|(author, d)| format!("{}:{author}:{d}", kinds::PUBLIC_SKILL.as_u16()));
     vec![
         Filter::new().authors(authors()).kind(kinds::PUBLIC_SKILL).identifiers(skills.iter().map(|(_, d)| d)),
-        Filter::new().authors(authors()).kind(kinds::DELETION),
+        Filter::new()
+            .authors(authors())
+            .kind(kinds::DELETION)
+            .custom_tags(SingleLetterTag::LOWERCASE_A, addresses),
     ]
 }
 
@@ -297,7 +301,7 @@ fn newest_notes(app: &App, state: &AgentState) -> Result<Vec<Write>, Error> {
     let mut writes = Vec::new();
     for admin in &app.config.admins {
         let by_admin =
-            notes.iter().filter(|note| note.pubkey == *admin && note.content.len() <= MAX_NOTE_BYTES);
+            notes.iter().filter(|note| note.pubkey == *admin && note.as_json().len() <= MAX_NOTE_BYTES);
         let newest: Vec<&&Event> = by_admin.take(MAX_NOTES).collect();
         if !newest.is_empty() {
             writes.push(Write::put(keys::notes(admin), Expect::Anything, to_json(&newest)?, None));
@@ -306,14 +310,18 @@ fn newest_notes(app: &App, state: &AgentState) -> Result<Vec<Write>, Error> {
     Ok(writes)
 }
 
-/// Writes each row for itself, several at once: none depends on another.
-async fn keep(app: &App, writes: Vec<Write>) -> Result<(), Error> {
+/// Writes each row for itself, several at once: none depends on another. What fails is read from the relays again.
+pub async fn keep(app: &App, writes: Vec<Write>) {
     const AT_ONCE: usize = 8;
     futures_util::stream::iter(writes)
         .map(|write| put_newest(app, write))
         .buffer_unordered(AT_ONCE)
-        .try_collect()
-        .await
+        .for_each(async |result| {
+            if let Err(error) = result {
+                tracing::warn!(%error, "what the relays told could not be kept");
+            }
+        })
+        .await;
 }
 
 /// Writes an event's row unless another invocation has put a newer version there meanwhile.
@@ -325,6 +333,11 @@ async fn put_newest(app: &App, mut write: Write) -> Result<(), Error> {
             Err(StoreError::Conflict { current: None, .. }) => {
                 write.expect = Expect::Absent;
                 continue;
+            }
+            // No row can hold it: this run knows it, and the next asks the relays again.
+            Err(StoreError::Invalid(reason)) => {
+                tracing::warn!(%reason, "what a relay told is not kept");
+                return Ok(());
             }
             Err(error) => return Err(error.into()),
         };

@@ -7,6 +7,7 @@ use nostr::prelude::{RelayUrl, Timestamp};
 
 use crate::app::App;
 use crate::dm::{self, ReplyPart, WriteError};
+use crate::load;
 use crate::record::Delivery;
 use crate::relay::{Outgoing, PublishReport, Target, Trust, address};
 use crate::state::AgentState;
@@ -21,6 +22,9 @@ const MAX_PARTS: usize = 16;
 /// The most relays of somebody else's list that one message is sent to.
 const MAX_FOREIGN: usize = 4;
 
+/// The most relays of one of the agent's own lists that are used.
+const MAX_OWN: usize = 16;
+
 /// Signs the reply: one message, or several in order where the text is long.
 ///
 /// # Errors
@@ -28,7 +32,11 @@ const MAX_FOREIGN: usize = 4;
 pub fn sign(app: &App, dm: &Dm, text: &str, now: Timestamp) -> Result<Vec<ReplyPart>, WriteError> {
     // Clients order by time and then by id: a reply within the message's own second could stand above it.
     let first = now.max(dm.created_at.min(now) + 1);
-    split(&sendable(text))
+    let mut parts = split(&dm::printable(text));
+    if parts.is_empty() {
+        parts.push("(an empty answer)".to_owned());
+    }
+    parts
         .into_iter()
         .zip(0u64..)
         .map(|(part, i)| dm::write(app.keys(), dm.peer, dm.protocol, dm.message_id, &part, first + i))
@@ -61,8 +69,8 @@ impl Route {
 #[must_use]
 pub fn route(app: &App, state: &AgentState, dm: &Dm) -> Route {
     let own = app.own_targets();
-    let listed =
-        |list: Vec<String>| address::usable(list.iter().map(String::as_str), &app.config.relays, MAX_FOREIGN);
+    let ours: Vec<RelayUrl> = load::read_targets(app, state).into_iter().map(|target| target.url).collect();
+    let listed = |list: Vec<String>| address::usable(list.iter().map(String::as_str), &ours, MAX_FOREIGN);
     let inbox = match dm.protocol {
         Protocol::Nip17 => listed(state.inbox_relays(dm.peer)),
         Protocol::Nip04 => listed(state.read_relays(dm.peer)),
@@ -95,7 +103,7 @@ pub(crate) fn own_list(list: &[String]) -> Vec<Target> {
     distinct(
         list.iter()
             .filter_map(|url| address::normalize(url))
-            .take(MAX_FOREIGN)
+            .take(MAX_OWN)
             .map(|url| Target { url, trust: Trust::Own }),
     )
 }
@@ -154,11 +162,6 @@ fn delivery(sent: &Outgoing, report: &PublishReport) -> Delivery {
         relay: report.url.to_string(),
         refused: report.outcome.as_ref().err().map(ToString::to_string),
     }
-}
-
-/// The text without what no client shows and what would blow up in JSON: control characters but newline and tab.
-fn sendable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }
 
 /// Cuts a text at the last paragraph, line, sentence or word that fits, else between characters.

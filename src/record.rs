@@ -152,22 +152,13 @@ pub enum Claimed {
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable, [`Error::Permanent`] where a row is not to be read.
 pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<Claimed, Error> {
-    let mut record = RunRecord {
-        status: Status::Running,
-        attempt: 1,
-        lease_until_ms,
-        tainted: trigger.tainted,
-        ..RunRecord::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?
-    };
+    let mut record = RunRecord { attempt: 1, lease_until_ms, ..RunRecord::waiting(app, trigger)? };
     let mut expect = Expect::Absent;
     // Each round answers to one change by another worker; three in a row mean that others are busy with it.
     for _ in 0..3 {
         let mut writes = vec![put_record(&record, expect)?];
         if expect == Expect::Absent {
-            writes.push(app.put_sealed(keys::trigger(&record.run_id), trigger, record.expires_at)?);
-            writes.extend(
-                history::incoming(trigger).map(|(peer, message)| message.write(app, &peer)).transpose()?,
-            );
+            writes.extend(trigger_rows(app, trigger, &record)?);
         }
         let current = match app.store.write(&writes).await {
             Ok(()) => return Ok(Claimed::Ours(Claim { version: written_version(expect), record })),
@@ -191,7 +182,36 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
     Err(Error::Transient("the run changes hands too fast".to_owned()))
 }
 
+/// Makes a trigger durable without working it: whoever claims it next has it at once. Returns the record as it stands
+/// then, an earlier one where there is one.
+///
+/// # Errors
+/// As [`claim`].
+pub async fn store(app: &App, trigger: &Trigger) -> Result<RunRecord, Error> {
+    let record = RunRecord::waiting(app, trigger)?;
+    let mut writes = vec![put_record(&record, Expect::Absent)?];
+    writes.extend(trigger_rows(app, trigger, &record)?);
+    match app.store.write(&writes).await {
+        Ok(()) => Ok(record),
+        Err(StoreError::Conflict { current: Some(row), .. }) => read_clear(&row),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The trigger and its message in the conversation.
+fn trigger_rows(app: &App, trigger: &Trigger, record: &RunRecord) -> Result<Vec<Write>, Error> {
+    let mut writes = vec![app.put_sealed(keys::trigger(&record.run_id), trigger, record.expires_at)?];
+    writes.extend(history::incoming(trigger).map(|(peer, message)| message.write(app, &peer)).transpose()?);
+    Ok(writes)
+}
+
 impl RunRecord {
+    /// A record of a trigger that nobody works on yet.
+    fn waiting(app: &App, trigger: &Trigger) -> Result<Self, Error> {
+        let record = Self::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?;
+        Ok(Self { status: Status::Running, tainted: trigger.tainted, ..record })
+    }
+
     /// Notes how long a step took.
     pub fn note_step(&mut self, step: &str, took_ms: u64) {
         self.steps_ms.push((step.to_owned(), took_ms));
@@ -414,8 +434,15 @@ pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(value).map_err(|_| Error::Permanent("a row cannot be written as JSON".to_owned()))
 }
 
-/// A row that is not sealed.
+/// A row that is not sealed. One of a newer format is left to newer binaries.
 pub(crate) fn read_clear<T: DeserializeOwned>(row: &Row) -> Result<T, Error> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        format: u32,
+    }
+    if serde_json::from_slice::<Versioned>(&row.value).is_ok_and(|row| row.format > FORMAT) {
+        return Err(unreadable(&row.key));
+    }
     serde_json::from_slice(&row.value).map_err(|_| unreadable(&row.key))
 }
 

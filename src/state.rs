@@ -12,7 +12,6 @@ use crate::events::EventSet;
 use crate::kinds;
 use crate::skill::adoption::AdoptionList;
 use crate::skill::{self, Skill};
-use crate::trigger::Tier;
 
 /// The name of an agent that has none.
 pub const DEFAULT_NAME: &str = "Didactyl Agent";
@@ -85,23 +84,6 @@ impl AgentState {
     #[must_use]
     pub fn wanted_foreign(&self) -> &[(PublicKey, String)] {
         &self.wanted
-    }
-
-    /// What a key may do: admin, in an admin's contact list, or anybody.
-    #[must_use]
-    pub fn tier_of(&self, key: PublicKey) -> Tier {
-        if self.admins.contains(&key) {
-            return Tier::Admin;
-        }
-        let hex = key.to_hex();
-        let is_contact = |admin: &PublicKey| {
-            self.events.newest(kinds::CONTACTS, *admin).is_some_and(|contacts| {
-                contacts.tags.iter().any(|tag| {
-                    tag.kind() == "p" && tag.content().is_some_and(|p| p.eq_ignore_ascii_case(&hex))
-                })
-            })
-        };
-        if self.admins.iter().any(is_contact) { Tier::Wot } else { Tier::Stranger }
     }
 
     /// The profile (kind 0) of a key, where it is known and is a JSON object.
@@ -248,19 +230,6 @@ mod tests {
             skill(1, kinds::PUBLIC_SKILL, "x"),
         ]);
         assert!(state.soul().is_none() && state.skills.is_empty());
-    }
-
-    #[test]
-    fn tiers_come_from_the_admins_keys_and_contacts() {
-        let hex = |n: u8| keys(n).public_key().to_hex();
-        let upper = hex(4).to_uppercase();
-        let state = build(vec![
-            signed(2, kinds::CONTACTS, &[&["p", &hex(3)], &["p", &upper], &["p"], &["e", &hex(5)]], ""),
-            signed(3, kinds::CONTACTS, &[&["p", &hex(6)]], ""),
-        ]);
-        let tier = |n: u8| state.tier_of(keys(n).public_key());
-        assert_eq!([tier(2), tier(3), tier(4)], [Tier::Admin, Tier::Wot, Tier::Wot]);
-        assert_eq!([tier(5), tier(6), tier(1)], [Tier::Stranger; 3]);
     }
 
     #[test]

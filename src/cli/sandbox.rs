@@ -34,6 +34,9 @@ pub struct Sandbox {
     _folder: TempDir,
 }
 
+/// The bearer token that a sandbox takes where the environment names none; known to everybody.
+pub const PUBLISHED_TOKEN: &str = "published-token-of-the-samples";
+
 /// Whose keys a sandbox uses where the environment names none.
 pub enum Identity {
     /// New ones.
@@ -61,6 +64,7 @@ impl Sandbox {
         filled.insert("DIDACTYL_ADMIN", admin.public_key().to_hex());
         let folder = TempDir::with_prefix("didactyl-")?;
         filled.insert("DIDACTYL_STORE", format!("sqlite:{}", folder.path().join("agent.sqlite").display()));
+        filled.insert("DIDACTYL_API_TOKEN", PUBLISHED_TOKEN.to_owned());
         let relay = if unset("DIDACTYL_RELAYS") {
             let relay = embedded_relay().await?;
             filled.insert("DIDACTYL_RELAYS", relay.url().await.to_string());

@@ -37,6 +37,8 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// For a read, connecting included.
     pub fetch_timeout: Duration,
+    /// For a publication, connecting included: a relay that never says OK must not hold up what follows.
+    pub publish_timeout: Duration,
     /// For a challenge to come and our answer to be taken.
     pub auth_timeout: Duration,
 }
@@ -50,6 +52,7 @@ impl Default for Limits {
             max_bytes: 8 * 1024 * 1024,
             connect_timeout: Duration::from_secs(5),
             fetch_timeout: Duration::from_secs(10),
+            publish_timeout: Duration::from_secs(6),
             auth_timeout: Duration::from_secs(3),
         }
     }
@@ -155,6 +158,7 @@ impl Pool {
         events: &[&Event],
         until: Instant,
     ) -> Vec<(EventId, Verdict)> {
+        let until = until.min(Instant::now() + self.dialer.limits().publish_timeout);
         let mut publication = Publication::new(events, until);
         let outcome = self.exchange(target, until, &mut publication).await;
         publication.into_verdicts(&outcome)
@@ -209,12 +213,14 @@ impl Relays for Pool {
         let dial = |target: &Target| {
             let (dialer, target) = (Arc::clone(&self.dialer), target.clone());
             let known = self.idle().contains_key(&target);
-            async move { if known { None } else { dialer.connect(&target, until).await.ok() } }
+            // Each is kept as soon as it is there: whoever waits for all of them may give up first.
+            async move {
+                if !known && let Ok(connection) = dialer.connect(&target, until).await {
+                    self.keep(connection, &Ok(()));
+                }
+            }
         };
-        let opened = join_all(targets.iter().map(dial)).await;
-        for connection in opened.into_iter().flatten() {
-            self.keep(connection, &Ok(()));
-        }
+        join_all(targets.iter().map(dial)).await;
     }
 
     async fn close(&self) {

@@ -15,7 +15,7 @@ use crate::llm::catalogue::Chain;
 use crate::load;
 use crate::record::Claim;
 use crate::relay::Target;
-use crate::run::journal::Journal;
+use crate::run::journal::{Journal, fit};
 use crate::run::publisher::{CallPublisher, Versions};
 use crate::run::{Run, Step, ToolResult};
 use crate::state::AgentState;
@@ -41,8 +41,11 @@ pub async fn drive(
 ) -> Result<String, Error> {
     claim.record.skills =
         context.skills.iter().map(|skill| (skill.coordinate.to_string(), skill.event_id)).collect();
-    let chain: Chain = context.model_chain.parse().map_err(permanent)?;
-    let model = app.config.providers.first_usable(&chain).map_err(permanent)?;
+    let chain = Chain::lenient(&context.model_chain, &app.config.llm);
+    let model = app.config.providers.first_usable(&chain).map_err(|error| {
+        tracing::warn!(%error, "no model can be asked");
+        Error::NoAnswer { reason: "no model that the skill asks for can be used", transient: false }
+    })?;
     let mut run = Run::new(context.messages, context.tools, context.params, model.id(), context.max_turns);
 
     let read_targets = load::read_targets(app, state);
@@ -98,9 +101,13 @@ impl Driver<'_> {
                     *model_ms = model_ms.saturating_add(watch.lap_ms());
                 }
                 Step::CallTools(calls) => {
+                    // By their place in the model's answer: which of its calls are run depends on the tools on offer.
+                    let place = |call: &ToolCall| {
+                        run.turns().last()?.tool_calls.iter().position(|recorded| recorded.id == call.id)
+                    };
+                    let placed = calls.iter().map(|call| (place(call).unwrap_or_default(), call));
                     let results =
-                        try_join_all(calls.iter().enumerate().map(|(i, call)| self.call_tool(turn, i, call)))
-                            .await?;
+                        try_join_all(placed.map(|(at, call)| self.call_tool(turn, at, call))).await?;
                     run.tools_answered(results);
                     *tools_ms = tools_ms.saturating_add(watch.lap_ms());
                 }
@@ -117,9 +124,11 @@ impl Driver<'_> {
             return Ok(answer.clone());
         }
         let answer = self.app.llm.complete(request, self.deadline.work_until()).await.map_err(model_error)?;
-        if !answer.tool_calls.is_empty() {
-            self.append(Place::Answer(turn), &answer).await?;
+        if answer.tool_calls.is_empty() {
+            return Ok(answer);
         }
+        let answer = fit(answer)?;
+        self.append(Place::Answer(turn), &answer).await?;
         Ok(answer)
     }
 
@@ -127,8 +136,13 @@ impl Driver<'_> {
         if let Some(result) = self.journal.result(turn, index) {
             return Ok(result.clone());
         }
-        let publisher =
-            CallPublisher::new(self, Place::Effect(turn, index), self.journal.effect(turn, index));
+        let until = self.deadline.slice(TOOL_SLICE);
+        let publisher = CallPublisher {
+            driver: self,
+            place: Place::Effect(turn, index),
+            saved: self.journal.effect(turn, index),
+            until,
+        };
         let context = ToolContext {
             admin: self.trigger.admin,
             state: self.state,
@@ -136,7 +150,7 @@ impl Driver<'_> {
             read_targets: &self.read_targets,
             publisher: &publisher,
             now: self.app.clock.now(),
-            until: self.deadline.slice(TOOL_SLICE),
+            until,
         };
         let content = self.app.tools.call(call, &context, self.trigger.tier, self.trigger.tainted).await?;
         let result = ToolResult { call_id: call.id.clone(), content };
@@ -152,15 +166,8 @@ impl Driver<'_> {
     }
 }
 
-/// What a model's refusal means for the run.
+/// What a model's refusal means for the run. What the provider said is for the log alone.
 fn model_error(error: LlmError) -> Error {
-    if error.is_transient() {
-        Error::Transient(error.to_string())
-    } else {
-        Error::Permanent(error.to_string())
-    }
-}
-
-fn permanent(error: impl std::fmt::Display) -> Error {
-    Error::Permanent(error.to_string())
+    tracing::warn!(%error, "the model did not answer");
+    Error::NoAnswer { reason: error.told(), transient: error.is_transient() }
 }

@@ -8,8 +8,16 @@ use nostr::prelude::Event;
 use crate::app::App;
 use crate::chat::{ChatAnswer, ToolCall};
 use crate::error::Error;
+use crate::record::to_json;
 use crate::run::ToolResult;
-use crate::store::{Row, keys};
+use crate::store::seal::SEAL_OVERHEAD_BYTES;
+use crate::store::{MAX_VALUE_BYTES, Row, keys};
+
+/// The most bytes of an answer as JSON: then it is one row.
+const MAX_ANSWER_BYTES: usize = MAX_VALUE_BYTES - SEAL_OVERHEAD_BYTES;
+
+/// The most calls of an answer that has to be cut.
+const MAX_CALLS: usize = 64;
 
 /// A run's journal as an earlier attempt left it. Turns count from 1, calls of a turn from 0.
 #[derive(Debug, Default)]
@@ -61,5 +69,85 @@ impl Journal {
         self.answers.iter().flat_map(|(turn, answer)| {
             answer.tool_calls.iter().enumerate().map(|(index, call)| (call, self.result(*turn, index)))
         })
+    }
+}
+
+/// An answer that fits into its row: of one that does not, each text is cut to the same length, and of very many calls the
+/// first are kept. What is left is all that the run knows of it, now and after a crash. The model hears of it: a call's
+/// arguments that were cut are no JSON any more, and are refused with a word that says so.
+///
+/// # Errors
+/// [`Error::Permanent`] where it cannot be written as JSON.
+pub(super) fn fit(mut answer: ChatAnswer) -> Result<ChatAnswer, Error> {
+    const CUT_OFF: &str = "\n[the rest of this text was too long to keep]";
+    let mut longest = MAX_ANSWER_BYTES / 2;
+    while to_json(&answer)?.len() > MAX_ANSWER_BYTES && longest > 0 {
+        if cut(&mut answer.content, longest) {
+            answer.content.push_str(CUT_OFF);
+        }
+        answer.tool_calls.truncate(MAX_CALLS);
+        for call in &mut answer.tool_calls {
+            for text in [&mut call.id, &mut call.name, &mut call.arguments] {
+                cut(text, longest);
+            }
+        }
+        longest /= 2;
+    }
+    Ok(answer)
+}
+
+/// Shortens a text to at most `max` bytes, between two characters; whether it was longer.
+fn cut(text: &mut String, max: usize) -> bool {
+    let is_longer = text.len() > max;
+    text.truncate(text.floor_char_boundary(max));
+    is_longer
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::chat::FinishReason;
+
+    fn answer(content: String, calls: Vec<[String; 3]>) -> ChatAnswer {
+        let calls = calls.into_iter().map(|[id, name, arguments]| ToolCall { id, name, arguments });
+        ChatAnswer {
+            content,
+            tool_calls: calls.collect(),
+            finish_reason: FinishReason::ToolCalls,
+            usage: None,
+            model: "p/m".into(),
+        }
+    }
+
+    #[test]
+    fn of_a_long_answer_the_long_texts_are_cut_and_the_short_ones_stay() {
+        let short = || ["1".to_owned(), "time".to_owned(), "{}".to_owned()];
+        let long = ["2".to_owned(), "post".to_owned(), format!("{{\"content\":\"{}", "🦀".repeat(140_000))];
+        let fitted = fit(answer("x".repeat(399_000), vec![short(), long, short()])).unwrap();
+        assert!(fitted.content.ends_with("x\n[the rest of this text was too long to keep]"));
+        assert_eq!(fitted.tool_calls.len(), 3);
+        assert_eq!(fitted.tool_calls[0], fitted.tool_calls[2]);
+        assert_eq!(fitted.tool_calls[0].arguments, "{}");
+        assert!(fitted.tool_calls[1].arguments.ends_with('🦀'));
+        assert!(fitted.tool_calls[1].arguments.len() > 80_000);
+        // What fits is left alone, and cutting again changes nothing.
+        assert_eq!(fit(fitted.clone()).unwrap(), fitted);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        #[test]
+        fn every_answer_fits_into_a_row(
+            piece in "\\PC|\u{1}|\"|🦀",
+            texts in prop::array::uniform4(0_usize..400_000),
+            calls in prop_oneof![0_usize..3, 1000_usize..3000],
+        ) {
+            let [content, id, name, arguments] = texts.map(|count| piece.repeat(count / calls.max(1)));
+            let fitted = fit(answer(content, vec![[id, name, arguments]; calls])).unwrap();
+            prop_assert!(to_json(&fitted).unwrap().len() <= MAX_ANSWER_BYTES);
+            prop_assert_eq!(fitted.tool_calls.is_empty(), calls == 0);
+        }
     }
 }

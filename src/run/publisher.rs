@@ -5,21 +5,26 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use nostr::prelude::{Coordinate, Event, EventBuilder, Filter, FinalizeEvent, Timestamp};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::app::App;
 use crate::error::Error;
 use crate::events::{next_created_at, supersedes};
 use crate::load;
 use crate::relay::{Outgoing, PublishReport};
-use crate::run::driver::{Driver, TOOL_SLICE};
+use crate::run::driver::Driver;
 use crate::store::keys::Place;
 use crate::tools::{Draft, Publisher, ToolError};
 
 /// Publishes for one tool call: the event is in the journal before any relay sees it.
 pub(super) struct CallPublisher<'a> {
-    driver: &'a Driver<'a>,
-    place: Place,
-    saved: Option<&'a Event>,
+    pub(super) driver: &'a Driver<'a>,
+    /// Where in the journal the event lies.
+    pub(super) place: Place,
+    /// The event that an earlier attempt signed.
+    pub(super) saved: Option<&'a Event>,
+    /// When the call must have ended.
+    pub(super) until: Instant,
 }
 
 /// The newest version of each address that a run has published. Held while a new version is dated, so that two calls of
@@ -35,18 +40,12 @@ impl Publisher for CallPublisher<'_> {
             None => self.sign_and_save(draft).await?,
         };
         let outgoing = Outgoing { event, targets: load::write_targets(driver.app, driver.state) };
-        let until = driver.deadline.slice(TOOL_SLICE);
-        let reports = driver.app.relays.publish(std::slice::from_ref(&outgoing), until).await;
+        let reports = driver.app.relays.publish(std::slice::from_ref(&outgoing), self.until).await;
         Ok((outgoing.event, reports.into_iter().next().unwrap_or_default()))
     }
 }
 
-impl<'a> CallPublisher<'a> {
-    /// A publisher for the call at `place`, which an earlier attempt may have signed an event for.
-    pub(super) fn new(driver: &'a Driver<'a>, place: Place, saved: Option<&'a Event>) -> Self {
-        Self { driver, place, saved }
-    }
-
+impl CallPublisher<'_> {
     async fn sign_and_save(&self, draft: Draft) -> Result<Event, ToolError> {
         let driver = self.driver;
         let now = driver.app.clock.now();
@@ -74,8 +73,7 @@ impl<'a> CallPublisher<'a> {
         let driver = self.driver;
         let filter =
             Filter::new().kind(address.kind).author(address.public_key).identifier(&address.identifier);
-        let until = driver.deadline.slice(TOOL_SLICE);
-        let fetched = driver.app.relays.fetch(&driver.read_targets, &[filter], until).await;
+        let fetched = driver.app.relays.fetch(&driver.read_targets, &[filter], self.until).await;
         fetched.events.into_iter().reduce(|a, b| if supersedes(&a, &b) { a } else { b })
     }
 }

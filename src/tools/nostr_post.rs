@@ -83,6 +83,7 @@ fn refusal(kind: u16) -> Option<&'static str> {
         4 | 13 | 14 | 1059 => Some("private messages are sealed and sent by the agent itself"),
         5 => Some("deleting is not posting"),
         7 => Some("reactions are not posted as free events"),
+        62 => Some("it asks relays to forget all that the agent ever published (NIP-62)"),
         22_242 | 24_133 | 24_242 | 27_235 => Some("it would let others act in the agent's name"),
         ARTICLE => None,
         _ if Kind::from(kind).is_replaceable() => {

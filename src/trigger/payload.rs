@@ -17,6 +17,10 @@ use crate::hash::is_lower_hex;
 pub enum Payload {
     /// Events that a bridge or a caller pushes: DMs and subscription events.
     Relay(RelayEvents),
+    /// A request to the function URL; [`crate::http`] reads the rest of it.
+    FunctionUrl,
+    /// A batch of the queue.
+    Sqs(Vec<Record>),
     /// A stored run goes on.
     Resume {
         /// The run's id.
@@ -135,9 +139,8 @@ impl Shape {
                 matches!(text(fields, "source").as_deref(), Some("aws.events" | "aws.scheduler"))
                     && text(fields, "detail-type").as_deref() == Some("Scheduled Event")
             }
-            Self::Sqs => read::<Vec<Record>>(fields, "Records").is_some_and(|records| {
-                !records.is_empty() && records.iter().all(|record| record.event_source == "aws:sqs")
-            }),
+            Self::Sqs => read::<Vec<Record>>(fields, "Records")
+                .is_some_and(|records| !records.is_empty() && records.iter().all(Record::is_of_sqs)),
             Self::Event => ["id", "pubkey", "sig", "kind"].iter().all(|key| fields.contains_key(*key)),
             Self::Typed(name) => text(fields, "type").as_deref() == Some(name),
         }
@@ -164,6 +167,8 @@ impl Shape {
                 let run = run.ok_or_else(|| malformed("`run` must be the run's id"))?;
                 Ok(Payload::Resume { run })
             }
+            Self::FunctionUrl => Ok(Payload::FunctionUrl),
+            Self::Sqs => Ok(Payload::Sqs(read(fields, "Records").unwrap_or_default())),
             _ => Err(PayloadError::NotBuilt(self.name())),
         }
     }
@@ -206,10 +211,23 @@ struct Http {
     _method: String,
 }
 
-#[derive(Deserialize)]
-struct Record {
-    #[serde(rename = "eventSource")]
+/// One record of an SQS batch.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
     event_source: String,
+    /// What the answer names it by.
+    #[serde(default)]
+    pub message_id: String,
+    /// A relay form, or the id of a stored run.
+    #[serde(default)]
+    pub body: String,
+}
+
+impl Record {
+    fn is_of_sqs(&self) -> bool {
+        self.event_source == "aws:sqs"
+    }
 }
 
 fn read<'a, T: Deserialize<'a>>(fields: &'a Fields, key: &str) -> Option<T> {
@@ -262,14 +280,9 @@ mod tests {
             ),
             (r#"{"type":"resume","run":7}"#, "the resume payload cannot be read: `run` must be the run's id"),
             (r#"{"type":"tick"}"#, "a tick payload is not built yet"),
-            (r#"{"Records":[{"eventSource":"aws:sqs","body":"{}"}]}"#, "a SQS payload is not built yet"),
             (
                 r#"{"Records":[{"eventSource":"aws:sqs"},{"eventSource":"aws:s3"}]}"#,
                 "the payload is of no known shape; its top-level keys are: Records",
-            ),
-            (
-                r#"{"version":"2.0","requestContext":{"http":{"method":"POST"}},"body":"{}"}"#,
-                "a function URL payload is not built yet",
             ),
             (
                 r#"{"version":"2.0","requestContext":{"http":{}}}"#,

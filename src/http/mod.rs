@@ -1,0 +1,143 @@
+//! The function URL: routes, who may use them, and exact answers (design §9).
+//!
+//! Whatever comes in is answered with an HTTP object and never with an error of the function, which Lambda would turn
+//! into a bare 5xx. A request that is refused touches no store and no relay.
+
+mod auth;
+mod request;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use self::request::Request;
+use crate::app::App;
+use crate::clock::Deadline;
+use crate::config::Scope;
+use crate::handler;
+use crate::outcome::{Outcome, told, wants_retry};
+use crate::trigger::payload::{Payload, RelayEvents};
+
+/// An answer in the shape of payload format 2.0. All fields are always there: `cargo lambda watch` asks for `cookies`.
+///
+/// <https://docs.aws.amazon.com/lambda/latest/dg/urls-invocation.html>
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    status_code: u16,
+    headers: BTreeMap<&'static str, String>,
+    body: String,
+    is_base64_encoded: bool,
+    cookies: Vec<String>,
+}
+
+impl Answer {
+    fn new(status_code: u16, body: &Value) -> Self {
+        let headers = BTreeMap::from([("content-type", "application/json".to_owned())]);
+        Self { status_code, headers, body: body.to_string(), is_base64_encoded: false, cookies: Vec::new() }
+    }
+
+    fn error(status_code: u16, error: impl std::fmt::Display) -> Self {
+        Self::new(status_code, &json!({"success": false, "error": error.to_string()}))
+    }
+
+    fn with_header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.insert(name, value.into());
+        self
+    }
+}
+
+/// A route: its method, its path, and what it does.
+struct Route {
+    method: &'static str,
+    path: &'static str,
+    door: Door,
+}
+
+#[derive(Clone, Copy)]
+enum Door {
+    Health,
+    Bridge,
+    /// Of design §9, and not served by this version.
+    NotBuilt,
+}
+
+const ROUTES: [Route; 11] = [
+    Route { method: "GET", path: "/health", door: Door::Health },
+    Route { method: "POST", path: "/bridge", door: Door::Bridge },
+    Route { method: "POST", path: "/api/prompt/agent", door: Door::NotBuilt },
+    Route { method: "POST", path: "/api/prompt/run", door: Door::NotBuilt },
+    Route { method: "POST", path: "/api/prompt/run-simple", door: Door::NotBuilt },
+    Route { method: "GET", path: "/api/context/current", door: Door::NotBuilt },
+    Route { method: "GET", path: "/api/context/parts", door: Door::NotBuilt },
+    Route { method: "GET", path: "/api/context/logs", door: Door::NotBuilt },
+    Route { method: "GET", path: "/api/status", door: Door::NotBuilt },
+    Route { method: "GET", path: "/api/skills", door: Door::NotBuilt },
+    Route { method: "GET", path: "/api/runs", door: Door::NotBuilt },
+];
+
+/// Answers a request, given as the payload's JSON text.
+pub async fn answer(app: &App, payload: &str, deadline: Deadline) -> Answer {
+    let request = match Request::read(payload) {
+        Ok(request) => request,
+        Err(reason) => return Answer::error(400, reason),
+    };
+    let answer = match find(&request) {
+        Ok(Door::Health) => Answer::new(200, &json!({"success": true, "status": "ok"})),
+        Ok(Door::NotBuilt) => Answer::error(501, "this route is not built yet"),
+        Ok(Door::Bridge) => match auth::check(app, &request, Scope::Bridge) {
+            Ok(()) => bridge(app, &request, deadline).await,
+            Err(refusal) => refusal,
+        },
+        Err(answer) => answer,
+    };
+    tracing::info!(method = %request.method, status = answer.status_code, "an HTTP request was answered");
+    answer
+}
+
+fn find(request: &Request) -> Result<Door, Answer> {
+    let path = request.path.trim_end_matches('/');
+    if path.strip_prefix("/webhook/").is_some_and(|slug| !slug.is_empty() && !slug.contains('/'))
+        || path.strip_prefix("/api/runs/").is_some_and(|run| !run.is_empty() && !run.contains('/'))
+    {
+        return Ok(Door::NotBuilt);
+    }
+    let mut allowed = Vec::new();
+    for route in ROUTES.iter().filter(|route| route.path == path) {
+        if route.method == request.method {
+            return Ok(route.door);
+        }
+        allowed.push(route.method);
+    }
+    if allowed.is_empty() {
+        return Err(Answer::error(404, "there is no such path"));
+    }
+    Err(Answer::error(405, "this path takes another method").with_header("allow", allowed.join(", ")))
+}
+
+/// `POST /bridge`: the relay forms, and nothing else that a payload may be.
+async fn bridge(app: &App, request: &Request, deadline: Deadline) -> Answer {
+    let events = match read_events(request) {
+        Ok(events) => events,
+        Err(reason) => return Answer::error(400, reason),
+    };
+    let results = handler::accept(app, events, deadline).await;
+    let retry = results.iter().any(wants_retry);
+    let queued = results.iter().any(|result| matches!(result, Ok(Outcome::Queued { .. })));
+    let body = json!({"success": !retry, "results": told(results)});
+    match (retry, queued) {
+        (true, _) => Answer::new(503, &body).with_header("retry-after", "30"),
+        (false, true) => Answer::new(202, &body),
+        (false, false) => Answer::new(200, &body),
+    }
+}
+
+fn read_events(request: &Request) -> Result<RelayEvents, String> {
+    let body = std::str::from_utf8(&request.body).map_err(|_| "the body is not UTF-8".to_owned())?;
+    match Payload::parse(body) {
+        Ok(Payload::Relay(events)) => Ok(events),
+        Ok(_) => Err("the bridge takes relay events only".to_owned()),
+        Err(reason) => Err(reason.to_string()),
+    }
+}

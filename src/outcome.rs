@@ -1,0 +1,88 @@
+//! What became of events and runs, for whoever handed them over.
+
+use nostr::prelude::EventId;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::record::{RunRecord, Status};
+
+/// What became of one event or run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// Answered now, or by an earlier delivery of the same trigger.
+    Replied {
+        /// The run.
+        run: String,
+        /// The ids of the reply's parts.
+        reply: Vec<EventId>,
+        /// Set where the reply only says that there is no answer, and why.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        failure: Option<String>,
+    },
+    /// Another worker is at it.
+    Busy {
+        /// The run.
+        run: String,
+    },
+    /// The agent's own message: kept in the conversation.
+    Recorded,
+    /// It starts nothing, and never will.
+    Rejected {
+        /// Why.
+        reason: String,
+    },
+    /// It is stored, and the queue brings it to a later invocation.
+    Queued {
+        /// The run.
+        run: String,
+        /// Why it was not worked to its end here, where that was tried.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// It could not be worked to its end; it is claimed again when it comes again.
+    Unfinished {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What became of one event or run; the error is one of ours, not one of the event's.
+pub type Worked = Result<Outcome, Error>;
+
+impl Outcome {
+    /// What a run that is over came to.
+    #[must_use]
+    pub fn of(record: RunRecord) -> Self {
+        match record.status {
+            Status::Dropped => Self::Rejected { reason: record.reason.unwrap_or_default() },
+            _ => Self::Replied { run: record.run_id, reply: record.reply_ids, failure: record.reason },
+        }
+    }
+}
+
+/// Whether handing the same thing over again can help.
+#[must_use]
+pub fn wants_retry(worked: &Worked) -> bool {
+    worked.as_ref().is_err_and(Error::is_transient)
+}
+
+/// All outcomes, errors told as [`Outcome::Unfinished`].
+#[must_use]
+pub fn told(results: Vec<Worked>) -> Vec<Outcome> {
+    let unfinished = |error: Error| Outcome::Unfinished { reason: error.to_string() };
+    results.into_iter().map(|result| result.unwrap_or_else(unfinished)).collect()
+}
+
+/// The answer to a direct invocation.
+///
+/// # Errors
+/// The first error where a retry can help: Lambda hands the payload over again, and what is done already is told the
+/// same way.
+pub fn report(mut results: Vec<Worked>) -> Result<Value, Error> {
+    match results.iter().position(wants_retry) {
+        Some(at) => results.swap_remove(at).map(|outcome| json!(outcome)),
+        None => Ok(json!({"success": results.iter().all(Result::is_ok), "results": told(results)})),
+    }
+}
