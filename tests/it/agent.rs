@@ -302,6 +302,7 @@ pub fn trigger(app: &App, event: &Event) -> Trigger {
 pub async fn load(app: &App, trigger: &Trigger) -> AgentState {
     let stored = load::stored(app, trigger).await.unwrap();
     let loaded = load::refresh(app, trigger, stored, Instant::now() + BUDGET).await.unwrap();
+    load::keep(app, loaded.unsaved).await;
     app.relays.close().await;
     loaded.state
 }

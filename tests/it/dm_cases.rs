@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use didactyl::history::StoredMessage;
 use didactyl::llm::scripted::Answer;
 use didactyl::publish;
-use didactyl::record::{FORMAT, Status};
+use didactyl::record::Status;
 use didactyl::relay::Trust;
 use didactyl::trigger::{Dm, Protocol, Source};
 use nostr::prelude::{
@@ -276,7 +276,6 @@ async fn remember(agent: &TestAgent, rows: usize) {
             let mut id = [0; 32];
             id[..8].copy_from_slice(&(i as u64).to_be_bytes());
             let message = StoredMessage {
-                format: FORMAT,
                 id: EventId::from_byte_array(id),
                 from_agent: i % 2 == 1,
                 protocol: Protocol::Nip04,

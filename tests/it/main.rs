@@ -12,12 +12,17 @@
 )]
 
 mod agent;
+mod aws;
+mod connections;
 mod crash;
 mod dm;
 mod dm_cases;
+mod doors;
 mod fake_relay;
 mod faults;
 mod hostile;
+mod interop;
+mod measure;
 mod once;
 mod relay;
 mod relay_cases;

@@ -58,6 +58,11 @@ struct Api {
 impl Function {
     /// Starts the process with these variables and no others of ours.
     pub async fn start(vars: &BTreeMap<&'static str, String>) -> Self {
+        Self::start_binary(std::path::Path::new(env!("CARGO_BIN_EXE_didactyl-lambda")), vars).await
+    }
+
+    /// The same with another binary.
+    pub async fn start_binary(binary: &std::path::Path, vars: &BTreeMap<&'static str, String>) -> Self {
         let (invocations, waiting) = mpsc::unbounded_channel();
         let (taken_by, taken) = mpsc::unbounded_channel();
         let (answered, answers) = mpsc::unbounded_channel();
@@ -77,7 +82,7 @@ impl Function {
         let mut server = JoinSet::new();
         server.spawn(async move { axum::serve(listener, app).await.unwrap() });
 
-        let mut child = Command::new(env!("CARGO_BIN_EXE_didactyl-lambda"))
+        let mut child = Command::new(binary)
             .env_clear()
             .envs(vars)
             .env("AWS_LAMBDA_RUNTIME_API", address.to_string())
@@ -120,6 +125,11 @@ impl Function {
     pub async fn invoke(&mut self, payload: &str) -> FunctionResult {
         self.hand_out(payload).await;
         self.answer().await
+    }
+
+    /// The process's id.
+    pub fn pid(&self) -> u32 {
+        self.child.id().unwrap()
     }
 
     /// Kills the process as the host does: no signal that it could catch.
@@ -199,7 +209,7 @@ async fn a_failed_invocation_is_an_error_that_asks_for_a_retry() {
     let agent = TestAgent::with_script(|_| Answer::Refusal(500, vec![], "the model is ill".to_owned())).await;
     let mut function = Function::start(&agent.vars()).await;
     let error = function.invoke(&relay_payload(&agent, &[nip17(&secret(2), "hello")])).await.unwrap_err();
-    insta::assert_snapshot!(error, @r#"{"errorType":"Retry","errorMessage":"the model is unavailable for now: status 500: the model is ill"}"#);
+    insta::assert_snapshot!(error, @r#"{"errorType":"Retry","errorMessage":"the model is unavailable for now"}"#);
 }
 
 /// `cargo lambda` sends the same small number as the deadline of every invocation.

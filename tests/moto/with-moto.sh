@@ -3,17 +3,11 @@
 # The server ends with the command, whatever becomes of it. Needs python3; installs into .venv at the first run.
 set -eu
 
-here=$(cd "$(dirname "$0")" && pwd)
-venv=$here/../../.venv
-
-if ! cmp -s "$here/requirements.txt" "$venv/moto-requirements.txt"; then
-    python3 -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements.txt"
-    cp "$here/requirements.txt" "$venv/moto-requirements.txt"
-fi
+root=$(cd "$(dirname "$0")/../.." && pwd)
+(cd "$root" && tests/python.sh tests/moto/requirements.txt)
 
 scratch=$(mktemp -d)
-"$venv/bin/python" "$here/server.py" "$scratch/port" >"$scratch/log" 2>&1 &
+"$root/.venv/bin/python" "$root/tests/moto/server.py" "$scratch/port" >"$scratch/log" 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; rm -rf "$scratch"' EXIT
 trap 'exit 129' HUP
