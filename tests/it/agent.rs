@@ -1,7 +1,6 @@
-//! `TestAgent`: the real handler over a real relay, a scripted model and a SQLite file, all on loopback.
+//! `TestAgent`: the real handler over a real relay, a scripted model and a store of its own, all on loopback.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -25,8 +24,7 @@ use didactyl::record::{self, RunRecord};
 use didactyl::relay::Relays;
 use didactyl::relay::pool::{Limits, Pool};
 use didactyl::state::AgentState;
-use didactyl::store::sqlite::Sqlite;
-use didactyl::store::{Range, keys};
+use didactyl::store::{Expect, Range, Store, Write, keys};
 use didactyl::trigger::Trigger;
 use nostr::nips::nip04;
 use nostr::nips::nip44;
@@ -37,8 +35,9 @@ use nostr::prelude::{
 };
 use nostr_relay_builder::local::LocalRelay;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::time::Instant;
+
+use crate::ground::{Ground, On};
 
 /// How long an invocation of a test may take: far longer than any needs.
 pub const BUDGET: Duration = Duration::from_secs(60);
@@ -72,7 +71,7 @@ pub struct TestAgent {
     pub relay_url: RelayUrl,
     pub model: Scripted,
     pub clock: TestClock,
-    pub folder: TempDir,
+    pub ground: Ground,
     client: Pool,
     /// Held for as long as the agent lives.
     _relay: Option<LocalRelay>,
@@ -86,7 +85,12 @@ impl TestAgent {
     }
 
     pub async fn with_script(script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
-        let agent = Self::bare(script).await;
+        Self::over(On::Sqlite, script).await
+    }
+
+    /// The same over a store of this kind.
+    pub async fn over(on: On, script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+        let agent = Self::bare_over(on, script).await;
         let now = Timestamp::now();
         agent.publish(seed::agent_events(&secret(1), &agent.relay_url, now).unwrap()).await;
         agent.publish(seed::admin_events(&secret(2), &agent.relay_url, now).unwrap()).await;
@@ -95,9 +99,14 @@ impl TestAgent {
 
     /// An agent that has nothing on the relay.
     pub async fn bare(script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+        Self::bare_over(On::Sqlite, script).await
+    }
+
+    /// The same over a store of this kind.
+    pub async fn bare_over(on: On, script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
         let relay = sandbox::embedded_relay().await.unwrap();
         let relay_url = RelayUrl::parse(&relay.url().await.to_string()).unwrap();
-        let agent = Self::bare_on(relay_url, script).await;
+        let agent = Self::on_ground(Ground::new(on).await, relay_url, script).await;
         Self { _relay: Some(relay), ..agent }
     }
 
@@ -106,24 +115,36 @@ impl TestAgent {
         relay_url: RelayUrl,
         script: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
     ) -> Self {
+        Self::on_ground(Ground::new(On::Sqlite).await, relay_url, script).await
+    }
+
+    async fn on_ground(
+        ground: Ground,
+        relay_url: RelayUrl,
+        script: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> Self {
         didactyl::install_crypto_provider();
         let model = Scripted::start(script).await.unwrap();
-        let folder = TempDir::with_prefix("didactyl-test-").unwrap();
         let clock = TestClock::default();
-        let config = config(&vars(&relay_url, &model, folder.path().join("agent.sqlite")));
-        let app = app_over(config, folder.path().join("agent.sqlite"), &clock);
+        let config = config(&vars(&relay_url, &model, &ground));
+        let app = app_over(config, ground.open(clock.clock()), &clock);
         let client = Pool::new(secret(2), Limits::default());
-        Self { app, relay_url, model, clock, folder, client, _relay: None }
+        Self { app, relay_url, model, clock, ground, client, _relay: None }
     }
 
     /// The variables of a process that is this agent.
     pub fn vars(&self) -> BTreeMap<&'static str, String> {
-        vars(&self.relay_url, &self.model, self.folder.path().join("agent.sqlite"))
+        vars(&self.relay_url, &self.model, &self.ground)
     }
 
     /// The same agent in another process: the same store and relay, nothing in memory.
     pub fn another(&self) -> App {
-        app_over(config(&self.vars()), self.folder.path().join("agent.sqlite"), &self.clock)
+        self.another_over(self.ground.open(self.clock.clock()))
+    }
+
+    /// The same agent in another process, which reaches its store in another way.
+    pub fn another_over(&self, store: Arc<dyn Store>) -> App {
+        app_over(config(&self.vars()), store, &self.clock)
     }
 
     pub async fn publish(&self, events: impl IntoIterator<Item = Event>) {
@@ -170,6 +191,19 @@ impl TestAgent {
         record::find(&self.app, &record::run_id(trigger_id)).await.unwrap().expect("the trigger was claimed")
     }
 
+    /// Stands for waiting until the lease on this message's run is over.
+    pub async fn end_the_lease(&self, dm: &Event) {
+        let key = keys::record(&record::run_id(&record::dm_trigger_id(&dm_id(dm))));
+        let Some(row) = self.app.store.read(std::slice::from_ref(&key)).await.unwrap().remove(0) else {
+            return;
+        };
+        let mut record: RunRecord = serde_json::from_slice(&row.value).unwrap();
+        record.lease_until_ms = 0;
+        let value = serde_json::to_vec(&record).unwrap();
+        let write = Write::put(key, Expect::Version(row.version), value, row.expires_at);
+        self.app.store.write(&[write]).await.unwrap();
+    }
+
     /// The stored conversation with `peer`: who spoke, and what.
     pub async fn history(&self, peer: PublicKey) -> Vec<(&'static str, String)> {
         let range = Range {
@@ -197,15 +231,16 @@ pub async fn deliver_to(app: &App, relay: &RelayUrl, events: &[Event]) -> Result
     handler::handle(app, &payload.to_string(), Deadline::after(BUDGET)).await
 }
 
-fn vars(relay: &RelayUrl, model: &Scripted, store: PathBuf) -> BTreeMap<&'static str, String> {
-    BTreeMap::from([
+fn vars(relay: &RelayUrl, model: &Scripted, ground: &Ground) -> BTreeMap<&'static str, String> {
+    let mut vars = ground.vars();
+    vars.extend([
         ("DIDACTYL_NSEC", secret(1).secret_key().to_secret_hex()),
         ("DIDACTYL_ADMIN", secret(2).public_key().to_hex()),
         ("DIDACTYL_RELAYS", relay.to_string()),
-        ("DIDACTYL_STORE", format!("sqlite:{}", store.display())),
         ("DIDACTYL_LLM", "scripted/test".to_owned()),
         ("SCRIPTED_BASE_URL", model.base_url.clone()),
-    ])
+    ]);
+    vars
 }
 
 pub fn config(vars: &BTreeMap<&'static str, String>) -> Config {
@@ -213,8 +248,7 @@ pub fn config(vars: &BTreeMap<&'static str, String>) -> Config {
 }
 
 /// An agent over this store, at this clock.
-pub fn app_over(config: Config, store: PathBuf, clock: &TestClock) -> App {
-    let store = Arc::new(Sqlite::open(store, clock.clock()).unwrap());
+pub fn app_over(config: Config, store: Arc<dyn Store>, clock: &TestClock) -> App {
     let relays = Arc::new(Pool::new(config.keys.clone(), Limits::default()));
     let llm = Arc::new(OpenAi::new(reqwest::Client::new(), config.providers.clone()));
     App::with_ports(config, store, relays, llm, clock.clock())

@@ -7,14 +7,26 @@ use didactyl::dm::ReplyPart;
 use didactyl::llm::scripted::{Answer, Asked};
 use didactyl::record::{self, MAX_ATTEMPTS, RunRecord, Status};
 use didactyl::store::Range;
-use didactyl::store::{Expect, Key, Write, keys};
+use didactyl::store::{Key, keys};
 use nostr::prelude::{Event, EventId, Filter, Kind};
-use proptest::prelude::*;
+use proptest::prelude::{Strategy, prop};
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use serde_json::json;
 
 use crate::agent::{BUDGET, TestAgent, agent_key, deliver_to, dm_id, nip04, nip17, outcomes, secret};
 use crate::faults::{Fault, Side};
+use crate::ground::{On, on_each_store};
 use crate::runtime_api::Function;
+
+on_each_store! {
+    a_nip17_message_is_answered_once_after_a_crash_at_any_call,
+    a_nip04_message_is_answered_once_after_a_crash_at_any_call,
+    a_note_is_posted_once_after_a_crash_at_any_call,
+    a_message_is_answered_once_when_the_store_fails_at_any_call,
+    a_message_is_answered_once_after_crashes_in_a_row,
+    a_message_is_answered_once_after_the_process_is_killed_at_any_time,
+}
 
 /// What the crashes are tried on.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +70,8 @@ struct Bed {
 }
 
 impl Bed {
-    async fn new(story: Story) -> Self {
-        let agent = TestAgent::with_script(script).await;
+    async fn new(on: On, story: Story) -> Self {
+        let agent = TestAgent::over(on, script).await;
         let dm = story.message();
         agent.publish([dm.clone()]).await;
         Self { agent, story, dm }
@@ -146,47 +158,45 @@ impl Bed {
     }
 }
 
-/// A crash at every call in turn, until a run ends before it comes to its crash.
-async fn every_crash(story: Story) {
+/// A crash at every call in turn, until a run ends before it comes to its crash. The emulator is slow: of the longer
+/// stories it sees every third call.
+async fn every_crash(on: On, story: Story) {
+    let step = if on == On::Sqlite || matches!(story, Story::Nip17) { 1 } else { 3 };
     for side in [Side::Before, Side::After] {
-        let mut at = 0;
+        let mut at = 1;
         loop {
-            at += 1;
-            let bed = Bed::new(story).await;
+            let bed = Bed::new(on, story).await;
             let reached = bed.crash(at, side).await;
             bed.redeliver().await;
             bed.check(1, &format!("{story:?}, crash {side:?} call {at}")).await;
             if !reached {
                 break;
             }
+            at += step;
         }
         // At the least: claim, two reads, the model, the reply's save, its sending, the record, closing.
         assert!(at > 8, "{side:?}: the run ended after {at} calls");
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_nip17_message_is_answered_once_after_a_crash_at_any_call() {
-    every_crash(Story::Nip17).await;
+async fn a_nip17_message_is_answered_once_after_a_crash_at_any_call(on: On) {
+    every_crash(on, Story::Nip17).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_nip04_message_is_answered_once_after_a_crash_at_any_call() {
-    every_crash(Story::Nip04).await;
+async fn a_nip04_message_is_answered_once_after_a_crash_at_any_call(on: On) {
+    every_crash(on, Story::Nip04).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_note_is_posted_once_after_a_crash_at_any_call() {
-    every_crash(Story::Post).await;
+async fn a_note_is_posted_once_after_a_crash_at_any_call(on: On) {
+    every_crash(on, Story::Post).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_is_answered_once_when_the_store_fails_at_any_call() {
+async fn a_message_is_answered_once_when_the_store_fails_at_any_call(on: On) {
     for side in [Side::Before, Side::After] {
         let mut at = 0;
         loop {
             at += 1;
-            let bed = Bed::new(Story::Post).await;
+            let bed = Bed::new(on, Story::Post).await;
             let reached = bed.lose_a_store_answer(at, side).await;
             bed.redeliver().await;
             bed.check(1, &format!("no answer {side:?} store call {at}")).await;
@@ -198,34 +208,35 @@ async fn a_message_is_answered_once_when_the_store_fails_at_any_call() {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn a_message_is_answered_once_after_crashes_in_a_row(
-        crashes in prop::collection::vec((1usize..24, prop::bool::ANY), 1..=3),
-        story in prop::sample::select(vec![Story::Nip17, Story::Nip04, Story::Post]),
-    ) {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let bed = Bed::new(story).await;
-            for &(at, after) in &crashes {
-                bed.crash(at, if after { Side::After } else { Side::Before }).await;
-                bed.agent.clock.forward(BUDGET + LEASE_MARGIN + Duration::from_secs(1));
-            }
-            bed.redeliver().await;
-            bed.check(crashes.len(), &format!("{story:?}, crashes {crashes:?}")).await;
-        });
+/// Up to three crashes in a row, each on either side of any call.
+async fn a_message_is_answered_once_after_crashes_in_a_row(on: On) {
+    let cases = match on {
+        On::Sqlite => 32,
+        // The emulator is slow.
+        On::DynamoDb => 8,
+    };
+    let sides = prop::sample::select(vec![Side::Before, Side::After]);
+    let crashes = prop::collection::vec((1usize..24, sides), 1..=3);
+    let stories = prop::sample::select(vec![Story::Nip17, Story::Nip04, Story::Post]);
+    let mut runner = TestRunner::default();
+    for _ in 0..cases {
+        let (crashes, story) = (&crashes, &stories).new_tree(&mut runner).unwrap().current();
+        let bed = Bed::new(on, story).await;
+        for &(at, side) in &crashes {
+            bed.crash(at, side).await;
+            bed.agent.clock.forward(BUDGET + LEASE_MARGIN + Duration::from_secs(1));
+        }
+        bed.redeliver().await;
+        bed.check(crashes.len(), &format!("{story:?}, crashes {crashes:?}")).await;
     }
 }
 
 /// How often the real process is killed; the kills are spread over one run's length.
 const KILLS: u32 = 10;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_is_answered_once_after_the_process_is_killed_at_any_time() {
+async fn a_message_is_answered_once_after_the_process_is_killed_at_any_time(on: On) {
     let length = {
-        let bed = Bed::new(Story::Post).await;
+        let bed = Bed::new(on, Story::Post).await;
         let mut function = Function::start(&bed.agent.vars()).await;
         function.hand_out(&bed.payload()).await;
         let began = Instant::now();
@@ -233,13 +244,13 @@ async fn a_message_is_answered_once_after_the_process_is_killed_at_any_time() {
         began.elapsed()
     };
     for i in 0..KILLS {
-        let bed = Bed::new(Story::Post).await;
+        let bed = Bed::new(on, Story::Post).await;
         let mut victim = Function::start(&bed.agent.vars()).await;
         victim.hand_out(&bed.payload()).await;
         tokio::time::sleep(length * i / KILLS).await;
         victim.kill().await;
 
-        bed.end_the_lease().await;
+        bed.agent.end_the_lease(&bed.dm).await;
         let mut heir = Function::start(&bed.agent.vars()).await;
         let answer = heir.invoke(&bed.payload()).await.unwrap();
         assert_eq!(outcomes(&answer), ["replied"], "kill {i}: {answer}");
@@ -250,16 +261,5 @@ async fn a_message_is_answered_once_after_the_process_is_killed_at_any_time() {
 impl Bed {
     fn payload(&self) -> String {
         json!({"type": "relay", "events": [self.dm], "relay": self.agent.relay_url.to_string()}).to_string()
-    }
-
-    /// Stands for waiting until the lease is over.
-    async fn end_the_lease(&self) {
-        let key = self.record_key();
-        let store = &self.agent.app.store;
-        let Some(row) = store.read(std::slice::from_ref(&key)).await.unwrap().remove(0) else { return };
-        let mut record: RunRecord = serde_json::from_slice(&row.value).unwrap();
-        record.lease_until_ms = 0;
-        let value = serde_json::to_vec(&record).unwrap();
-        store.write(&[Write::put(key, Expect::Version(row.version), value, row.expires_at)]).await.unwrap();
     }
 }

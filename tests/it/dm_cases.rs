@@ -268,7 +268,7 @@ async fn b067_of_an_inbox_list_only_the_one_public_relay_is_used() {
 }
 
 /// Puts `rows` messages into the stored conversation with the admin, the agent's and the admin's in turn.
-async fn remember(agent: &TestAgent, rows: usize) {
+pub async fn remember(agent: &TestAgent, rows: usize) {
     let began = Timestamp::now() - 86_400;
     let peer: PublicKey = admin().public_key();
     let writes: Vec<_> = (0..rows)

@@ -13,6 +13,7 @@
 
 mod agent;
 mod aws;
+mod aws_cases;
 mod connections;
 mod crash;
 mod dm;
@@ -20,6 +21,7 @@ mod dm_cases;
 mod doors;
 mod fake_relay;
 mod faults;
+mod ground;
 mod hostile;
 mod interop;
 mod measure;
@@ -27,6 +29,8 @@ mod once;
 mod relay;
 mod relay_cases;
 mod retry;
+mod round_trips;
 mod runtime_api;
 mod samples;
 mod store;
+mod wire;

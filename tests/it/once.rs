@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use didactyl::app::App;
+use didactyl::llm::scripted::Answer;
 use didactyl::record::{Status, dm_trigger_id};
 use futures_util::future::join_all;
 use nostr::nips::nip59::GiftWrapBuilder;
@@ -13,9 +14,19 @@ use nostr::prelude::{Event, Filter, FinalizeEvent, Kind, RelayUrl, Timestamp};
 use serde_json::{Value, json};
 
 use crate::agent::{
-    TestAgent, agent_key, deliver_to, dm_id, nip04, nip17, nip17_at, outcomes, rumor, secret,
+    TestAgent, agent_key, deliver_to, dm_id, echo, nip04, nip17, nip17_at, outcomes, rumor, secret,
 };
+use crate::ground::{On, on_each_store};
 use crate::runtime_api::Function;
+
+on_each_store! {
+    a_message_that_comes_ten_times_is_answered_once,
+    a_message_that_comes_ten_times_at_once_is_answered_once,
+    a_message_that_comes_to_several_processes_at_once_is_answered_once,
+    a_message_that_comes_twice_in_one_payload_is_answered_once,
+    our_own_copies_come_back_and_change_nothing,
+    two_hundred_messages_each_three_times_in_any_order_get_two_hundred_replies,
+}
 
 /// One message in the forms that it may be delivered in.
 fn messages() -> [Vec<Event>; 3] {
@@ -46,10 +57,9 @@ fn assert_replied_or_busy(answers: &[Value]) {
     assert!(told.contains("replied") && told.is_subset(&BTreeSet::from(["replied", "busy"])), "{told:?}");
 }
 
-#[tokio::test]
-async fn a_message_that_comes_ten_times_is_answered_once() {
+async fn a_message_that_comes_ten_times_is_answered_once(on: On) {
     for copies in messages() {
-        let agent = TestAgent::start().await;
+        let agent = TestAgent::over(on, echo).await;
         for (_, copy) in (0..10).zip(copies.iter().cycle()) {
             let answer = agent.deliver(std::slice::from_ref(copy)).await;
             assert_eq!(outcomes(&answer), ["replied"], "{answer}");
@@ -58,10 +68,9 @@ async fn a_message_that_comes_ten_times_is_answered_once() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_message_that_comes_ten_times_at_once_is_answered_once() {
+async fn a_message_that_comes_ten_times_at_once_is_answered_once(on: On) {
     for copies in messages() {
-        let agent = TestAgent::start().await;
+        let agent = TestAgent::over(on, echo).await;
         let apps = others(&agent, 4);
         let tasks = (0..10).zip(apps.iter().cycle()).zip(copies.iter().cycle()).map(|((_, app), copy)| {
             tokio::spawn(deliver(Arc::clone(app), agent.relay_url.clone(), copy.clone()))
@@ -72,10 +81,9 @@ async fn a_message_that_comes_ten_times_at_once_is_answered_once() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_comes_to_several_processes_at_once_is_answered_once() {
+async fn a_message_that_comes_to_several_processes_at_once_is_answered_once(on: On) {
     for copies in messages() {
-        let agent = TestAgent::start().await;
+        let agent = TestAgent::over(on, echo).await;
         let vars = agent.vars();
         let mut functions = join_all((0..4).map(|_| Function::start(&vars))).await;
         let mut answers = Vec::new();
@@ -90,10 +98,9 @@ async fn a_message_that_comes_to_several_processes_at_once_is_answered_once() {
     }
 }
 
-#[tokio::test]
-async fn a_message_that_comes_twice_in_one_payload_is_answered_once() {
+async fn a_message_that_comes_twice_in_one_payload_is_answered_once(on: On) {
     for copies in messages() {
-        let agent = TestAgent::start().await;
+        let agent = TestAgent::over(on, echo).await;
         let batch: Vec<Event> = copies.iter().cycle().take(4).cloned().collect();
         assert_eq!(outcomes(&agent.deliver(&batch).await), ["replied"; 4]);
         assert_answered_once(&agent, &copies[0]).await;
@@ -101,15 +108,14 @@ async fn a_message_that_comes_twice_in_one_payload_is_answered_once() {
 }
 
 /// A bridge pushes what it finds, the agent's own copies too, and it may be faster than the clock's second.
-#[tokio::test]
-async fn our_own_copies_come_back_and_change_nothing() {
+async fn our_own_copies_come_back_and_change_nothing(on: On) {
     let paragraph = "word ".repeat(3_000);
     let long = [paragraph.trim_end(); 4].join("\n\n");
     let expected: Vec<(&str, String)> = [("peer", "hello".to_owned())]
         .into_iter()
         .chain(long.split("\n\n").map(|part| ("agent", part.to_owned())))
         .collect();
-    let agent = TestAgent::with_script(move |_| didactyl::llm::scripted::Answer::Text(long.clone())).await;
+    let agent = TestAgent::over(on, move |_| Answer::Text(long.clone())).await;
     agent.deliver(&[nip17(&secret(2), "hello")]).await;
     let copies = agent.on_relay(Filter::new().kind(Kind::from(1059)).pubkey(agent_key())).await;
     assert_eq!(copies.len(), 4);
@@ -122,9 +128,8 @@ async fn our_own_copies_come_back_and_change_nothing() {
 const MESSAGES: usize = 200;
 const TIMES: usize = 3;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn two_hundred_messages_each_three_times_in_any_order_get_two_hundred_replies() {
-    let agent = TestAgent::start().await;
+async fn two_hundred_messages_each_three_times_in_any_order_get_two_hundred_replies(on: On) {
+    let agent = TestAgent::over(on, echo).await;
     let now = Timestamp::now();
     let messages: Vec<Event> = (0..MESSAGES)
         .map(|n| match n % 2 {

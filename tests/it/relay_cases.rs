@@ -9,13 +9,13 @@ use didactyl::store::keys;
 use didactyl::trigger::{Dm, Protocol, Source, Tier, Trigger};
 use nostr::prelude::{Event, EventBuilder, EventId, FinalizeEvent, Keys, Kind, Tag, Timestamp};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::agent::{
     TestAgent, TestClock, app_over, config, deliver_to, echo, load, load_from_store, nip04, outcomes, secret,
     trigger,
 };
 use crate::fake_relay::FakeRelay;
+use crate::ground::{Ground, On};
 
 fn signed(author: &Keys, kind: Kind, tags: &[&[&str]], content: &str, at: Timestamp) -> Event {
     let tags = tags.iter().map(|tag| Tag::parse(tag.iter().copied()).unwrap());
@@ -23,7 +23,7 @@ fn signed(author: &Keys, kind: Kind, tags: &[&[&str]], content: &str, at: Timest
 }
 
 /// An agent with this key over these relays, in a process of its own.
-fn app(agent: &Keys, relays: &[&FakeRelay], folder: &TempDir, clock: &TestClock) -> App {
+fn app(agent: &Keys, relays: &[&FakeRelay], ground: &Ground, clock: &TestClock) -> App {
     let urls: Vec<String> = relays.iter().map(|relay| relay.own().url.to_string()).collect();
     let vars = BTreeMap::from([
         ("DIDACTYL_NSEC", agent.secret_key().to_secret_hex()),
@@ -31,7 +31,7 @@ fn app(agent: &Keys, relays: &[&FakeRelay], folder: &TempDir, clock: &TestClock)
         ("DIDACTYL_RELAYS", urls.join(",")),
         ("DIDACTYL_LLM", "ollama/none".to_owned()),
     ]);
-    app_over(config(&vars), folder.path().join("agent.sqlite"), clock)
+    app_over(config(&vars), ground.open(clock.clock()), clock)
 }
 
 /// A message of the admin's that arrived now.
@@ -73,12 +73,12 @@ async fn b013_of_two_versions_of_one_second_the_lowest_id_counts_in_every_order_
         (&[&[&v1]], Some(&v5)),
     ];
     for (i, (relays, cached)) in orders.into_iter().enumerate() {
-        let folder = TempDir::with_prefix("didactyl-test-").unwrap();
+        let ground = Ground::new(On::Sqlite).await;
         let clock = TestClock::default();
         clock.forward(Duration::from_secs((at - Timestamp::now()).as_secs()));
         if let Some(cached) = cached {
             let relay = FakeRelay::serving(vec![list.clone(), cached.clone()]).await;
-            let app = app(&author, &[&relay], &folder, &clock);
+            let app = app(&author, &[&relay], &ground, &clock);
             let state = load(&app, &message(&app)).await;
             assert_eq!(state.skill("chat").unwrap().event_id, cached.id);
             clock.forward(Duration::from_secs(3_600));
@@ -89,10 +89,10 @@ async fn b013_of_two_versions_of_one_second_the_lowest_id_counts_in_every_order_
             serving.push(FakeRelay::serving(std::iter::once(list.clone()).chain(held).collect()).await);
         }
         let serving: Vec<&FakeRelay> = serving.iter().collect();
-        let first = app(&author, &serving, &folder, &clock);
+        let first = app(&author, &serving, &ground, &clock);
         let state = load(&first, &message(&first)).await;
         assert_eq!(state.skill("chat").unwrap().instructions, "v5", "order {i}");
-        let cold = app(&author, &serving, &folder, &clock);
+        let cold = app(&author, &serving, &ground, &clock);
         let state = load_from_store(&cold, &message(&cold)).await;
         assert_eq!(state.skill("chat").unwrap().instructions, "v5", "order {i}, from the store");
     }
@@ -174,7 +174,7 @@ async fn b017_of_the_souls_that_a_relay_hands_over_only_the_real_one_is_used() {
     })
     .await;
     let model = didactyl::llm::scripted::Scripted::start(echo).await.unwrap();
-    let folder = TempDir::with_prefix("didactyl-test-").unwrap();
+    let ground = Ground::new(On::Sqlite).await;
     let vars = BTreeMap::from([
         ("DIDACTYL_NSEC", own.secret_key().to_secret_hex()),
         ("DIDACTYL_ADMIN", secret(3).public_key().to_hex()),
@@ -182,7 +182,8 @@ async fn b017_of_the_souls_that_a_relay_hands_over_only_the_real_one_is_used() {
         ("DIDACTYL_LLM", "scripted/test".to_owned()),
         ("SCRIPTED_BASE_URL", model.base_url.clone()),
     ]);
-    let app = app_over(config(&vars), folder.path().join("agent.sqlite"), &TestClock::default());
+    let clock = TestClock::default();
+    let app = app_over(config(&vars), ground.open(clock.clock()), &clock);
 
     let content = nostr::nips::nip04::encrypt(secret(3).secret_key(), &own.public_key(), "hi").unwrap();
     let hi = crate::agent::kind4(&secret(3), &own.public_key(), content);

@@ -136,3 +136,15 @@ fn a_long_result_is_cut_to_valid_json_within_the_cap_and_says_so() {
         assert!(cut["note"].as_str().unwrap().starts_with("cut off: these are the first "), "{result}");
     }
 }
+
+#[test]
+fn b047_a_result_far_larger_than_a_row_is_cut_by_its_bytes() {
+    for (piece, count) in [("x", 450_000), ("🦀", 140_000)] {
+        let result = success(json!(piece.repeat(count)), Long(piece).max_result_bytes());
+        assert!(result.len() <= 500, "{} bytes of {piece:?}", result.len());
+        let cut: Value = serde_json::from_str(&result).unwrap();
+        assert!(cut["content"].as_str().unwrap().ends_with(piece), "{result}");
+        let all = format!(" of {} bytes; ask for less at a time", piece.len() * count + 2);
+        assert!(cut["note"].as_str().unwrap().ends_with(&all), "{result}");
+    }
+}
