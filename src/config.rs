@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nostr::prelude::{FromBech32, FromMnemonic, Keys, Nip19Profile, PublicKey, RelayUrl};
+use tracing_subscriber::EnvFilter;
 
 use crate::aws;
 use crate::hash::sha256;
@@ -101,7 +102,10 @@ impl Config {
         let agent_name = reader.get("DIDACTYL_AGENT_NAME").map(|name| name.trim().to_owned());
         let api_tokens = reader.or_default("DIDACTYL_API_TOKEN", "", parse_tokens);
         let queue_url = reader.optional("DIDACTYL_QUEUE_URL", aws::sqs::checked_url);
-        let log = reader.get("DIDACTYL_LOG").unwrap_or_else(|| "info".to_owned());
+        let log = reader.or_default("DIDACTYL_LOG", "info", |filter| match EnvFilter::try_new(filter) {
+            Ok(_) => Ok(filter.to_owned()),
+            Err(_) => Err("is not a log filter: give for example info or didactyl=debug,info".to_owned()),
+        });
         let max_age = reader.optional("DIDACTYL_MAX_AGE", parse_age).unwrap_or(Some(DEFAULT_MAX_AGE));
 
         let admin_is_agent =
@@ -111,7 +115,7 @@ impl Config {
                 .faults
                 .push("DIDACTYL_ADMIN names the agent's own key: it needs a key of yours".to_owned());
         }
-        match (keys, admins, relays, store, models, api_tokens) {
+        match (keys, admins, relays, store, models, api_tokens, log) {
             (
                 Some(keys),
                 Some(admins),
@@ -119,6 +123,7 @@ impl Config {
                 Some(store),
                 Some((llm, providers)),
                 Some(api_tokens),
+                Some(log),
             ) if reader.faults.is_empty() => Ok(Self {
                 keys,
                 admins,

@@ -101,7 +101,8 @@ pub fn read(app: &App, json: &str, relay: Option<&RelayUrl>) -> Result<Inbound, 
     }
     let tier = tier_of(app, &opened.author);
     if tier < Tier::Admin {
-        return Err(final_for(opened.id, Rejection::NotHeeded(tier)));
+        // Who is heeded is configuration: the same message may be heeded tomorrow.
+        return Err(Rejection::NotHeeded(tier).into());
     }
     check_age(app, opened.created_at, now, Duration::ZERO)?;
     Ok(Inbound::Work(Box::new(trigger(opened, tier, relay, now))))

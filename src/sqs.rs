@@ -33,7 +33,7 @@ pub struct ItemFailure {
 pub async fn answer(app: &App, records: Vec<Record>, deadline: Deadline) -> BatchAnswer {
     let mut failures = Vec::new();
     for record in records {
-        if let Err(error) = work(app, &record.body, deadline).await {
+        if let Err(error) = work(app, &record, deadline).await {
             tracing::warn!(sqs.message_id = %record.message_id, %error, "a record comes again");
             failures.push(ItemFailure { item_identifier: record.message_id });
         }
@@ -42,20 +42,20 @@ pub async fn answer(app: &App, records: Vec<Record>, deadline: Deadline) -> Batc
 }
 
 /// An error where the record shall come again. One that will never parse is told in the log and is done.
-async fn work(app: &App, body: &str, deadline: Deadline) -> Result<(), Error> {
-    if let Some(run) = parse_body(body) {
+async fn work(app: &App, record: &Record, deadline: Deadline) -> Result<(), Error> {
+    if let Some(run) = parse_body(&record.body) {
         return settled(handler::resume(app, run, deadline).await);
     }
-    match Payload::parse(body) {
+    match Payload::parse(&record.body) {
         Ok(Payload::Relay(events)) => {
             handler::work_events(app, events, deadline).await.into_iter().try_for_each(settled)
         }
         Ok(_) => {
-            tracing::warn!("a record is neither relay events nor a stored run, and is dropped");
+            tracing::warn!(sqs.message_id = %record.message_id, "a record is neither relay events nor a stored run, and is dropped");
             Ok(())
         }
         Err(reason) => {
-            tracing::warn!(%reason, "a record is dropped");
+            tracing::warn!(sqs.message_id = %record.message_id, %reason, "a record is dropped");
             Ok(())
         }
     }

@@ -60,11 +60,20 @@ impl Sandbox {
         let mut filled = BTreeMap::new();
         let unset = |name: &str| env(name).is_none_or(|value| value.trim().is_empty());
 
-        filled.insert("DIDACTYL_NSEC", agent.secret_key().to_secret_hex());
-        filled.insert("DIDACTYL_ADMIN", admin.public_key().to_hex());
+        // A key of one's own never meets an admin or a token that everybody has.
+        if unset("DIDACTYL_NSEC") && unset("DIDACTYL_ADMIN") {
+            filled.insert("DIDACTYL_NSEC", agent.secret_key().to_secret_hex());
+            filled.insert("DIDACTYL_ADMIN", admin.public_key().to_hex());
+        }
         let folder = TempDir::with_prefix("didactyl-")?;
-        filled.insert("DIDACTYL_STORE", format!("sqlite:{}", folder.path().join("agent.sqlite").display()));
-        filled.insert("DIDACTYL_API_TOKEN", PUBLISHED_TOKEN.to_owned());
+        if unset("DIDACTYL_RELAYS") {
+            // With relays of one's own the documented default stands, since what is forgotten is answered again.
+            let store = folder.path().join("agent.sqlite");
+            filled.insert("DIDACTYL_STORE", format!("sqlite:{}", store.display()));
+        }
+        if unset("DIDACTYL_NSEC") {
+            filled.insert("DIDACTYL_API_TOKEN", PUBLISHED_TOKEN.to_owned());
+        }
         let relay = if unset("DIDACTYL_RELAYS") {
             let relay = embedded_relay().await?;
             filled.insert("DIDACTYL_RELAYS", relay.url().await.to_string());
@@ -80,18 +89,24 @@ impl Sandbox {
         } else {
             None
         };
-        let own_admin = unset("DIDACTYL_ADMIN");
+        let own_keys = unset("DIDACTYL_NSEC") && unset("DIDACTYL_ADMIN");
         let vars = |name: &str| {
             env(name).filter(|value| !value.trim().is_empty()).or_else(|| filled.get(name).cloned())
         };
         Ok(Self {
             config: Config::from_vars(&vars)?,
-            admin: own_admin.then_some(admin),
+            admin: own_keys.then_some(admin),
             scripted: model.is_some(),
             _relay: relay,
             _model: model,
             _folder: folder,
         })
+    }
+
+    /// Whether relay and keys are the sandbox's own: only then may it publish for them.
+    #[must_use]
+    pub fn is_embedded(&self) -> bool {
+        self._relay.is_some() && self.admin.is_some()
     }
 
     /// The first configured relay.
@@ -143,7 +158,7 @@ pub async fn publish(client: &Pool, relay: &RelayUrl, event: Event) -> Result<()
     let outgoing = Outgoing { event, targets: vec![target(relay)] };
     let reports = client.publish(&[outgoing], Instant::now() + PATIENCE).await;
     match reports.into_iter().flatten().next() {
-        Some(report) => Ok(report.outcome?),
+        Some(report) => Ok(report.outcome.map_err(|error| format!("the relay {relay}: {error}"))?),
         None => Err("the relay was not asked".into()),
     }
 }

@@ -166,8 +166,13 @@ impl Driver<'_> {
     }
 }
 
-/// What a model's refusal means for the run. What the provider said is for the log alone.
+/// What a model's refusal means for the run. A provider may quote the prompt in its words, so they are for the eyes of who
+/// asks for them.
 fn model_error(error: LlmError) -> Error {
-    tracing::warn!(%error, "the model did not answer");
+    tracing::warn!(
+        reason = error.told(),
+        "the model did not answer; its provider's words are logged at level debug"
+    );
+    tracing::debug!(%error, "the model did not answer");
     Error::NoAnswer { reason: error.told(), transient: error.is_transient() }
 }
