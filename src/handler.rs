@@ -257,7 +257,7 @@ async fn answer(
             respond(app, trigger, &loaded, claim, journal, deadline),
             app.relays.open(&targets, deadline.work_until()),
         );
-        let (text, ()) = tokio::join!(respond, load::keep(app, unsaved));
+        let ((), text) = tokio::join!(load::keep(app, unsaved), respond);
         let text = text?;
         watch.lap_ms();
         let parts = publish::sign(app, dm, &text, app.clock.now())?;

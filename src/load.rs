@@ -334,11 +334,6 @@ async fn put_newest(app: &App, mut write: Write) -> Result<(), Error> {
                 write.expect = Expect::Absent;
                 continue;
             }
-            // No row can hold it: this run knows it, and the next asks the relays again.
-            Err(StoreError::Invalid(reason)) => {
-                tracing::warn!(%reason, "what a relay told is not kept");
-                return Ok(());
-            }
             Err(error) => return Err(error.into()),
         };
         let Change::Put { value, .. } = &write.change else { return Ok(()) };

@@ -192,6 +192,8 @@ async fn b047_what_relays_tell_beyond_the_size_of_a_row_keeps_no_message_from_it
         .collect();
     let old = encryption::encrypt(admin().secret_key(), &agent_key(), "\"".repeat(180_000)).unwrap();
     events.push(kind4(&admin(), &agent_key(), old));
+    let small = signed(&admin(), kinds::NOTE, &[], now - 200);
+    events.push(small.clone());
     let relay = FakeRelay::serving(events).await;
     let agent = TestAgent::bare_on(relay.own().url, echo).await;
     let answer = agent.deliver(&[nip17_at(&admin(), "hello", now + 1)]).await;
@@ -201,6 +203,7 @@ async fn b047_what_relays_tell_beyond_the_size_of_a_row_keeps_no_message_from_it
         agent.history(admin().public_key()).await,
         [("peer", "hello".to_owned()), ("agent", "HELLO".to_owned())]
     );
+    assert_eq!(stored_state(&agent).await.events.of_kind(kinds::NOTE), [&small]);
 }
 
 fn signed(author: &Keys, kind: Kind, tags: &[&[&str]], at: Timestamp) -> Event {

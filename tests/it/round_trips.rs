@@ -15,21 +15,24 @@ use crate::agent::{TestAgent, deliver_to, echo, nip17, outcomes, secret};
 use crate::ground::{On, on_each_store};
 
 on_each_store! {
-    a_warm_message_waits_three_times_for_the_store_and_once_for_the_relays,
-    the_first_message_waits_four_times_for_the_store_and_reads_the_relays_once,
+    a_warm_message_makes_five_waits_three_of_them_for_the_store,
+    the_first_message_makes_one_wait_more_to_read_the_relays,
 }
 
-/// What an app asked of its ports.
+/// What an app asked of its ports. Opening and closing connections does not count: nobody waits for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// One begins with a call while no other is under way.
+    pub waits: usize,
     pub store_calls: usize,
-    /// One begins with a call of the store while none is under way.
+    /// The same for calls of the store alone.
     pub store_rounds: usize,
     pub rows_read: usize,
     pub rows_written: usize,
     pub model_calls: usize,
     pub relay_reads: usize,
     pub publishes: usize,
+    under_way: usize,
     store_calls_under_way: usize,
 }
 
@@ -54,13 +57,23 @@ impl Counter {
         change(&mut self.0.lock().unwrap())
     }
 
-    async fn around<T>(&self, call: impl Future<Output = T>) -> T {
+    async fn around<T>(&self, of: fn(&mut Counts) -> &mut usize, call: impl Future<Output = T>) -> T {
         self.note(|counts| {
-            counts.store_calls += 1;
+            *of(counts) += 1;
+            counts.waits += usize::from(counts.under_way == 0);
+            counts.under_way += 1;
+        });
+        let result = call.await;
+        self.note(|counts| counts.under_way -= 1);
+        result
+    }
+
+    async fn around_store<T>(&self, call: impl Future<Output = T>) -> T {
+        self.note(|counts| {
             counts.store_rounds += usize::from(counts.store_calls_under_way == 0);
             counts.store_calls_under_way += 1;
         });
-        let result = call.await;
+        let result = self.around(|counts| &mut counts.store_calls, call).await;
         self.note(|counts| counts.store_calls_under_way -= 1);
         result
     }
@@ -74,33 +87,31 @@ struct Counted<P: ?Sized> {
 #[async_trait]
 impl Store for Counted<dyn Store> {
     async fn read(&self, keys: &[Key]) -> Result<Vec<Option<Row>>, StoreError> {
-        let rows = self.counter.around(self.port.read(keys)).await?;
+        let rows = self.counter.around_store(self.port.read(keys)).await?;
         self.counter.note(|counts| counts.rows_read += rows.iter().flatten().count());
         Ok(rows)
     }
 
     async fn list(&self, range: &Range) -> Result<Vec<Row>, StoreError> {
-        let rows = self.counter.around(self.port.list(range)).await?;
+        let rows = self.counter.around_store(self.port.list(range)).await?;
         self.counter.note(|counts| counts.rows_read += rows.len());
         Ok(rows)
     }
 
     async fn write(&self, writes: &[Write]) -> Result<(), StoreError> {
         self.counter.note(|counts| counts.rows_written += writes.len());
-        self.counter.around(self.port.write(writes)).await
+        self.counter.around_store(self.port.write(writes)).await
     }
 }
 
 #[async_trait]
 impl Relays for Counted<dyn Relays> {
     async fn fetch(&self, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {
-        self.counter.note(|counts| counts.relay_reads += 1);
-        self.port.fetch(targets, filters, until).await
+        self.counter.around(|counts| &mut counts.relay_reads, self.port.fetch(targets, filters, until)).await
     }
 
     async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>> {
-        self.counter.note(|counts| counts.publishes += 1);
-        self.port.publish(outgoing, until).await
+        self.counter.around(|counts| &mut counts.publishes, self.port.publish(outgoing, until)).await
     }
 
     async fn open(&self, targets: &[Target], until: Instant) {
@@ -115,8 +126,7 @@ impl Relays for Counted<dyn Relays> {
 #[async_trait]
 impl Llm for Counted<dyn Llm> {
     async fn complete(&self, request: &ChatRequest<'_>, until: Instant) -> Result<ChatAnswer, LlmError> {
-        self.counter.note(|counts| counts.model_calls += 1);
-        self.port.complete(request, until).await
+        self.counter.around(|counts| &mut counts.model_calls, self.port.complete(request, until)).await
     }
 }
 
@@ -133,11 +143,13 @@ async fn counts_of(agent: &TestAgent, text: &str) -> Counts {
     counter.take()
 }
 
-async fn a_warm_message_waits_three_times_for_the_store_and_once_for_the_relays(on: On) {
+async fn a_warm_message_makes_five_waits_three_of_them_for_the_store(on: On) {
     let agent = TestAgent::over(on, echo).await;
     counts_of(&agent, "first").await;
     let counts = counts_of(&agent, "second").await;
     let expected = Counts {
+        // The rows of the table.
+        waits: 5,
         // Claim and two reads; the reply; the record.
         store_calls: 3 + 1 + 1,
         store_rounds: 3,
@@ -146,6 +158,7 @@ async fn a_warm_message_waits_three_times_for_the_store_and_once_for_the_relays(
         model_calls: 1,
         relay_reads: 0,
         publishes: 1,
+        under_way: 0,
         store_calls_under_way: 0,
         // The reads may or may not see the claim beside them.
         rows_read: counts.rows_read,
@@ -153,12 +166,14 @@ async fn a_warm_message_waits_three_times_for_the_store_and_once_for_the_relays(
     assert_eq!(counts, expected);
 }
 
-async fn the_first_message_waits_four_times_for_the_store_and_reads_the_relays_once(on: On) {
+async fn the_first_message_makes_one_wait_more_to_read_the_relays(on: On) {
     let agent = TestAgent::over(on, echo).await;
     let counts = counts_of(&agent, "first").await;
     // What the relays told: the state, and a mark that the conversation was asked for.
     let learned = STATE_ROWS + 1;
     let expected = Counts {
+        // What was learned is kept while the model is asked.
+        waits: 6,
         // Claim and two reads; what was learned, row by row; the reply; the record.
         store_calls: 3 + learned + 1 + 1,
         store_rounds: 4,
@@ -166,6 +181,7 @@ async fn the_first_message_waits_four_times_for_the_store_and_reads_the_relays_o
         model_calls: 1,
         relay_reads: 1,
         publishes: 1,
+        under_way: 0,
         store_calls_under_way: 0,
         rows_read: counts.rows_read,
     };
