@@ -16,6 +16,7 @@ mod soul;
 mod template;
 #[cfg(test)]
 mod tests;
+pub mod tokens;
 pub mod transcript;
 mod variables;
 
