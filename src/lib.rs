@@ -32,6 +32,7 @@ pub mod handler;
 mod hash;
 pub mod history;
 pub mod http;
+mod https;
 pub mod inbox;
 pub mod kinds;
 pub mod llm;
