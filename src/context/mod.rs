@@ -18,6 +18,7 @@ mod template;
 mod tests;
 pub mod tokens;
 pub mod transcript;
+mod value;
 mod variables;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -164,7 +165,7 @@ pub fn assemble(input: &Input<'_>) -> Context {
             parts.history("dm_history", input.history, None);
         }
         Some(soul) => {
-            parts.push("system_prompt", Role::System, soul.personality.clone());
+            parts.push("system_prompt", Role::System, renderer.personality(&soul.personality));
             if !document.is_empty() && !sections.iter().any(inserts_document) {
                 renderer.warnings.push(
                     "soul template: no section inserts {{adopted_skills_content}}, so the skills follow the \
