@@ -13,7 +13,7 @@ use super::layers::Fired;
 use super::template::{Piece, pieces};
 use super::value::Written;
 use super::variables::{self, Known};
-use super::{Input, Origin, document};
+use super::{Input, Origin, Variable, document};
 use crate::skill::{self, Skill};
 use crate::trigger::Tier;
 
@@ -82,8 +82,8 @@ pub(crate) struct Renderer<'a> {
     values: BTreeMap<(String, Option<usize>), Rc<Written>>,
     /// The tools that variables asked for.
     pub(crate) entries: BTreeSet<String>,
-    /// Where each variable came from.
-    pub(crate) variables: BTreeMap<String, Origin>,
+    /// What became of each variable.
+    pub(crate) variables: BTreeMap<String, Variable>,
     /// The tools that the skills in the context ask for.
     pub(crate) required_tools: BTreeSet<String>,
     /// What was left out, each once.
@@ -174,7 +174,7 @@ impl<'a> Renderer<'a> {
             self.path.pop();
         }
         if !self.has_message {
-            parts.push(self.input.trigger.message().to_owned());
+            parts.push(self.input.trigger.message().into_owned());
         }
         parts.retain(|part| !part.is_empty());
         parts.join("\n\n")
@@ -226,8 +226,24 @@ impl<'a> Renderer<'a> {
             return;
         };
         self.insertions_left = left;
+        let start = out.len();
         let origin = self.resolve(name, out);
-        self.variables.insert(name.to_owned(), origin);
+        self.note(name, origin, out.get(start..).unwrap_or_default());
+    }
+
+    /// Keeps account of a variable that became `text`: here it may have a value and there none.
+    fn note(&mut self, name: &str, origin: Origin, text: &str) {
+        if !self.variables.contains_key(name) {
+            let nothing = Variable { origin: origin.clone(), times: 0, bytes: 0, text: String::new() };
+            self.variables.insert(name.to_owned(), nothing);
+        }
+        let Some(variable) = self.variables.get_mut(name) else { return };
+        variable.times = variable.times.saturating_add(1);
+        variable.bytes = variable.bytes.saturating_add(text.len());
+        if variable.text.is_empty() && !text.is_empty() {
+            variable.origin = origin;
+            text.clone_into(&mut variable.text);
+        }
     }
 
     /// Entries first, then skills, else nothing: so a skill written for another host still reads well.
@@ -252,6 +268,9 @@ impl<'a> Renderer<'a> {
                 return self.entry(name, entry, *lowest, out);
             }
         }
+        if let Some(meant) = variables::alias(name) {
+            return self.resolve(meant, out);
+        }
         match input.state.skill(name) {
             Some(skill) => self.embed(skill, out),
             None => Origin::Nothing,
@@ -266,12 +285,12 @@ impl<'a> Renderer<'a> {
         let input = self.input;
         let text = input.trigger.message();
         if self.has_message {
-            self.push(text, out);
+            self.push(&text, out);
         } else {
             // The run is about it: once it stands there whole, whatever the frame's size.
             self.has_message = true;
-            self.end_block(text, out);
-            out.push_str(text);
+            self.end_block(&text, out);
+            out.push_str(&text);
         }
         Origin::Message
     }
@@ -305,7 +324,8 @@ impl<'a> Renderer<'a> {
         };
         match self.written(entry, || value.map(known)) {
             Some(written) => self.insert(&written, out),
-            None => self.warn(format!("the tool {entry} gave no value, its variable is empty")),
+            // Whoever asked it says why.
+            None => {}
         }
         Origin::Tool(entry.to_owned())
     }

@@ -11,12 +11,14 @@ mod triggers;
 
 use std::collections::BTreeSet;
 
-use nostr::prelude::{Coordinate, Event, EventId, Keys, PublicKey};
+use nostr::filter::MatchEventOptions;
+use nostr::prelude::{Coordinate, Event, EventId, Filter, Keys, PublicKey};
 
 pub use self::params::SkillParams;
 pub use self::triggers::{SkillTrigger, TriggerFilter};
 use crate::events;
 use crate::kinds;
+use crate::trigger::cron::normalise;
 use crate::trigger::{Source, Trigger};
 
 /// A skill, parsed from its event.
@@ -117,11 +119,26 @@ impl Skill {
         if !self.enabled {
             return None;
         }
+        let same = |named: &Option<String>, this: &str| named.as_ref().is_none_or(|named| named == this);
         self.triggers.iter().find(|own| match (&own.filter, &trigger.source) {
-            (TriggerFilter::Dm(tiers), Source::Dm(_)) => tiers.contains(&trigger.tier),
+            // A prompt is a message of an admin.
+            (TriggerFilter::Dm(tiers), Source::Dm(_) | Source::Prompt(_)) => tiers.contains(&trigger.tier),
+            (TriggerFilter::Cron(schedule), Source::Cron(cron)) => {
+                same(&schedule.as_deref().map(normalise), &cron.schedule)
+            }
+            (TriggerFilter::Subscription(filter), Source::Subscription(subscription)) => {
+                !subscription.own && matches(filter, &subscription.event)
+            }
+            (TriggerFilter::Webhook(slug), Source::Webhook(webhook)) => same(slug, &webhook.slug),
+            (TriggerFilter::Chain(d), Source::Chain(chain)) => *d == chain.from,
             _ => false,
         })
     }
+}
+
+/// Whether an event matches a NIP-01 filter; nothing matches one that cannot be read.
+fn matches(filter: &str, event: &Event) -> bool {
+    Filter::from_json(filter).is_ok_and(|filter| filter.match_event(event, MatchEventOptions::new()))
 }
 
 /// Where the codec tells what it could not read.
