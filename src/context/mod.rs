@@ -10,6 +10,7 @@
 mod document;
 mod layers;
 mod markdown;
+pub mod parts;
 mod render;
 mod settings;
 mod soul;
@@ -18,6 +19,7 @@ mod template;
 mod tests;
 pub mod tokens;
 pub mod transcript;
+mod value;
 mod variables;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,14 +177,14 @@ pub fn assemble(input: &Input<'_>) -> Context {
     let mut renderer = Renderer::new(input, warnings);
     let is_bare = fired.is_empty() && soul.is_none() && layers::is_trusted_dm(trigger);
     let document = renderer.document(&fired, is_bare.then_some(CHAT));
-    let mut parts = Parts::default();
+    let mut parts = Messages::default();
     match &soul {
         None => {
             parts.push("skills", Role::System, document);
             parts.history("dm_history", history, None);
         }
         Some(soul) => {
-            parts.push("system_prompt", Role::System, soul.personality.clone());
+            parts.push("system_prompt", Role::System, renderer.personality(&soul.personality));
             if !document.is_empty() && !sections.iter().any(inserts_document) {
                 renderer.warnings.push(
                     "soul template: no section inserts {{adopted_skills_content}}, so the skills follow the \
@@ -248,12 +250,12 @@ fn inserts_document(section: &Section) -> bool {
 
 /// Messages with the names of their sections.
 #[derive(Default)]
-struct Parts {
+struct Messages {
     messages: Vec<Message>,
     sections: Vec<String>,
 }
 
-impl Parts {
+impl Messages {
     fn add(&mut self, section: &str, role: Role, text: String) {
         self.messages.push(Message::text(role, text));
         self.sections.push(section.to_owned());

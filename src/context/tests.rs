@@ -337,8 +337,8 @@ fn skills_that_multiply_come_to_an_end() {
     assert_eq!(
         context.warnings,
         [
-            "the context is larger than 262144 bytes and was cut",
-            "the context has more than 2000 variables, the rest are empty"
+            "the document of skills is larger than 262144 bytes and was cut",
+            "the document of skills has more than 2000 variables, the rest are empty"
         ]
     );
 }
@@ -396,7 +396,7 @@ fn a_list_stands_as_far_in_as_its_variable() {
         .skill("a", DM, "- Admin:\n  {{admin_profile}}\n- End")
         .value("nostr_admin_profile", json!({"name": "wsb", "about": "two\nlines"}))
         .context();
-    let document = "- Admin:\n  - **name**: wsb\n  - **about**:\n    > two\n    > lines\n- End";
+    let document = "- Admin:\n  - **name**: wsb\n  - **about**:\n    > two\n    > lines\n    >\n- End";
     assert_eq!(context.messages[0].content, format!("# Didactyl Agent\n\n{document}"));
 }
 

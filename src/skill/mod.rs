@@ -9,6 +9,8 @@ mod content;
 mod params;
 mod triggers;
 
+use std::collections::BTreeSet;
+
 use nostr::filter::MatchEventOptions;
 use nostr::prelude::{Coordinate, Event, EventId, Filter, Keys, PublicKey};
 
@@ -163,11 +165,11 @@ fn text_tag(event: &Event, name: &str) -> Option<String> {
 }
 
 fn required_tools(event: &Event, notes: &mut Notes<'_>) -> Vec<String> {
-    let mut tools: Vec<String> = Vec::new();
+    let (mut tools, mut known) = (Vec::new(), BTreeSet::new());
     for tag in event.tags.iter().filter(|tag| tag.kind() == "requires_tool") {
         match tag.content().map(str::trim) {
             Some(tool) if is_tool_name(tool) => {
-                if !tools.iter().any(|known| known == tool) {
+                if known.insert(tool) {
                     tools.push(tool.to_owned());
                 }
             }
