@@ -22,6 +22,7 @@ use crate::queue::Queue;
 use crate::record::{FORMAT, to_json, unreadable};
 use crate::relay::pool::{Limits, Pool};
 use crate::relay::{Relays, Target, Trust};
+use crate::secret::Mask;
 use crate::store::dynamodb::DynamoDb;
 use crate::store::seal::Vault;
 use crate::store::{Expect, Key, Row, Store, Write, keys};
@@ -149,6 +150,18 @@ impl App {
     #[must_use]
     pub fn agent(&self) -> PublicKey {
         self.config.keys.public_key()
+    }
+
+    /// "The admin" of runs that no admin started: the first of `DIDACTYL_ADMIN`.
+    #[must_use]
+    pub fn admin(&self) -> PublicKey {
+        self.config.admins.first().copied().unwrap_or_else(|| self.agent())
+    }
+
+    /// All that is secret in the configuration, as it was at the start and as it was read again.
+    #[must_use]
+    pub fn secrets(&self) -> Mask {
+        self.config.secrets.clone().and(self.credentials.secrets())
     }
 
     /// The relays of `DIDACTYL_RELAYS`.

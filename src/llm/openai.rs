@@ -62,7 +62,7 @@ impl OpenAi {
 
     async fn ask(&self, model: &Model, request: &ChatRequest<'_>) -> Result<ChatAnswer, LlmError> {
         let key = model.provider.key.as_ref();
-        let body = wire::write_request(request, &model.name, model.provider.token_limit);
+        let body = body(request, model);
         let mut post = self.client.post(format!("{}/chat/completions", model.provider.base_url)).json(&body);
         if let Some(key) = key {
             post = post.bearer_auth(key.expose());
@@ -82,6 +82,12 @@ impl OpenAi {
         }
         wire::read_answer(&json, &model.id())
     }
+}
+
+/// The body that `model` is sent for a request.
+#[must_use]
+pub fn body(request: &ChatRequest<'_>, model: &Model) -> Value {
+    wire::write_request(request, &model.name, model.provider.token_limit)
 }
 
 #[async_trait]
