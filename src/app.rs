@@ -21,6 +21,7 @@ use crate::queue::Queue;
 use crate::record::{FORMAT, to_json, unreadable};
 use crate::relay::pool::{Limits, Pool};
 use crate::relay::{Relays, Target, Trust};
+use crate::secret::Mask;
 use crate::store::dynamodb::DynamoDb;
 use crate::store::seal::Vault;
 use crate::store::{Expect, Key, Row, Store, Write, keys};
@@ -143,6 +144,12 @@ impl App {
     #[must_use]
     pub fn agent(&self) -> PublicKey {
         self.config.keys.public_key()
+    }
+
+    /// All that is secret in the configuration, as it was at the start and as it was read again.
+    #[must_use]
+    pub fn secrets(&self) -> Mask {
+        self.config.secrets.clone().and(self.credentials.secrets())
     }
 
     /// The relays of `DIDACTYL_RELAYS`.

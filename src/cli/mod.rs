@@ -9,8 +9,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
+use crate::config::ContextDebug;
 use crate::logging;
 
 /// A sovereign AI agent on Nostr that runs as one stateless Lambda function.
@@ -24,7 +25,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// One whole conversation on this machine: embedded relay, two encrypted DMs, two encrypted replies.
-    Demo,
+    Demo {
+        #[command(flatten)]
+        overrides: Overrides,
+    },
     /// Runs a payload file through the handler and prints its answer.
     ///
     /// Variables that are not set are filled in for a try without account, key or network: the published test keys, an
@@ -32,7 +36,28 @@ enum Command {
     Invoke {
         /// A JSON file, such as events/dm.json.
         file: PathBuf,
+        #[command(flatten)]
+        overrides: Overrides,
     },
+}
+
+/// What a command that runs the agent takes in the place of variables.
+#[derive(Debug, Args)]
+struct Overrides {
+    /// Writes down what the model is asked, in context.log.md and context.logs/: off, init (what a run begins with) or
+    /// full (each turn too). Goes before DIDACTYL_CONTEXT_DEBUG.
+    #[arg(long, value_name = "MODE")]
+    context_debug: Option<ContextDebug>,
+}
+
+impl Overrides {
+    /// The variable of this name, as the command line or else the environment says.
+    fn var(&self, name: &str) -> Option<String> {
+        match (name, self.context_debug) {
+            ("DIDACTYL_CONTEXT_DEBUG", Some(mode)) => Some(mode.as_str().to_owned()),
+            _ => std::env::var(name).ok(),
+        }
+    }
 }
 
 /// What a command says when it fails: one sentence for the person at the terminal.
@@ -47,8 +72,8 @@ impl Cli {
         );
         let mut out = std::io::stdout();
         let result = match self.command {
-            Command::Demo => demo::run(&mut out).await,
-            Command::Invoke { file } => invoke::run(&file, &mut out).await,
+            Command::Demo { overrides } => demo::run(&overrides, &mut out).await,
+            Command::Invoke { file, overrides } => invoke::run(&file, &overrides, &mut out).await,
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,

@@ -9,9 +9,10 @@
 
 mod document;
 mod layers;
-mod markdown;
+pub(crate) mod markdown;
 mod render;
 mod settings;
+pub mod snapshot;
 mod soul;
 mod template;
 #[cfg(test)]
@@ -84,6 +85,8 @@ pub struct Defaults {
 /// All that the model sees, and how it came about.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Context {
+    /// The markdown document of the skills, before it became messages: for people who look into it.
+    pub document: String,
     /// The messages; the current one is the last.
     pub messages: Vec<Message>,
     /// The section that each message belongs to.
@@ -160,7 +163,7 @@ pub fn assemble(input: &Input<'_>) -> Context {
     let mut parts = Parts::default();
     match &soul {
         None => {
-            parts.push("skills", Role::System, document);
+            parts.push("skills", Role::System, document.clone());
             parts.history("dm_history", input.history, None);
         }
         Some(soul) => {
@@ -171,7 +174,7 @@ pub fn assemble(input: &Input<'_>) -> Context {
                      personality"
                         .to_owned(),
                 );
-                parts.push("skills", Role::System, document);
+                parts.push("skills", Role::System, document.clone());
             }
             for section in &sections {
                 match &section.body {
@@ -188,6 +191,7 @@ pub fn assemble(input: &Input<'_>) -> Context {
     let settings = settings::settings(&fired, input.defaults);
     let Renderer { variables, required_tools, mut warnings, .. } = renderer;
     Context {
+        document,
         messages: parts.messages,
         sections: parts.sections,
         tools: settings::tools(input.tools, &required_tools, &mut warnings),

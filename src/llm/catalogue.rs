@@ -209,6 +209,11 @@ impl Providers {
         Self(known.chain(named).map(|name| (name.to_owned(), resolve(name, lookup))).collect())
     }
 
+    /// The keys of all providers.
+    pub fn keys(&self) -> impl Iterator<Item = &Secret> {
+        self.0.values().flatten().filter_map(|provider| provider.key.as_ref())
+    }
+
     /// The model behind `id`.
     ///
     /// # Errors
