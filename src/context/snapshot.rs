@@ -5,7 +5,7 @@
 //! cursor or turn the reading direction are shown by their number.
 
 use super::markdown::from_json_within;
-use super::transcript::{transcript, visible};
+use super::transcript::{one_line, transcript, visible};
 use crate::chat::{Message, Role};
 use crate::trigger::{Source, Trigger};
 
@@ -31,12 +31,7 @@ impl Phase {
     #[must_use]
     pub fn of(trigger: &Trigger) -> Self {
         match trigger.source {
-            Source::Prompt(_) => Self::AgentApi,
-            Source::Dm(_)
-            | Source::Cron(_)
-            | Source::Subscription(_)
-            | Source::Webhook(_)
-            | Source::Chain(_) => Self::Dm,
+            Source::Dm(_) => Self::Dm,
         }
     }
 
@@ -72,7 +67,7 @@ fn numbered(number: usize, message: &Message) -> String {
     let role = message.role.as_str();
     let mut out = format!("**Message {number} ({role})**\n\n- **role**: {role}\n");
     if let Some(id) = &message.tool_call_id {
-        bullet(&mut out, 0, "tool_call_id", id);
+        bullet(&mut out, 0, "tool_call_id", &one_line(id));
     }
     let result = if message.role == Role::Tool { json_list(&message.content) } else { None };
     match result {
@@ -88,7 +83,8 @@ fn numbered(number: usize, message: &Message) -> String {
         out.push_str("- **tool_calls**:\n");
     }
     for call in &message.tool_calls {
-        bullet(&mut out, 2, "name", &call.name);
+        // On lines of its own a name could forge the bullet of its arguments.
+        bullet(&mut out, 2, "name", &one_line(&call.name));
         bullet(&mut out, 4, "arguments", &call.arguments);
     }
     out

@@ -47,7 +47,7 @@ pub(crate) fn visible(text: &str) -> String {
 }
 
 /// The same on one line.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     visible(text).replace('\n', "\\n")
 }
 

@@ -141,3 +141,19 @@ fn masked(message: &Message, mask: &Mask) -> Message {
 fn finished(text: &str, mask: &Mask) -> String {
     markdown::cut(&mask.redact(text), MAX_TEXT_BYTES)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secret::Secret;
+
+    #[test]
+    fn of_a_secret_that_rendering_would_cut_nothing_is_left() {
+        let mask = Mask::new([Secret::new("0123456789abcdef".repeat(4))]);
+        // The keys of a tool's result are cut after 64 characters.
+        let result = format!(r#"{{"key {}":1}}"#, "0123456789abcdef".repeat(4));
+        let messages = [masked(&Message::tool_result("c", result), &mask)];
+        let text = finished(&snapshot::turn(&messages), &mask);
+        assert!(text.ends_with("  - **key [redacted]**: 1\n"), "{text}");
+    }
+}

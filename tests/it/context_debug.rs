@@ -11,7 +11,7 @@ use didactyl::chat::{ChatAnswer, ChatRequest};
 use didactyl::config::StoreChoice;
 use didactyl::llm::scripted::{Answer, Asked};
 use didactyl::llm::{Llm, LlmError};
-use didactyl::snapshots::{SnapshotRun, of_run, runs};
+use didactyl::snapshots::{of_run, runs};
 use didactyl::store::{Key, Range, Row, Store, StoreError, Write, keys};
 use nostr::prelude::ToBech32;
 use serde_json::json;
@@ -57,7 +57,11 @@ async fn say(app: &App, agent: &TestAgent, text: &str) -> String {
 
 /// Asks for the time, then answers.
 fn tell_the_time(asked: &Asked) -> Answer {
-    if asked.result().is_none() { Answer::call("time", json!({})) } else { Answer::Text("It is late.".into()) }
+    if asked.result().is_none() {
+        Answer::call("time", json!({}))
+    } else {
+        Answer::Text("It is late.".into())
+    }
 }
 
 /// What lies in the folder, by the names without what differs from run to run.
@@ -93,10 +97,14 @@ async fn full_writes_the_document_and_the_messages_of_each_turn() {
     assert!(files["init.md"].contains("Your name is Didactyl and your key is npub1"), "{files:?}");
 
     let first = &files["t001.md"];
-    assert!(first.starts_with("**Message 1 (system)**\n\n- **role**: system\n- **content**: You are Didactyl"));
+    assert!(
+        first.starts_with("**Message 1 (system)**\n\n- **role**: system\n- **content**: You are Didactyl")
+    );
     assert!(first.ends_with("(user)**\n\n- **role**: user\n- **content**: What time is it?\n"), "{first}");
     let second = files["t002.md"].strip_prefix(first.as_str()).expect("the first turn, and what came of it");
-    assert!(second.contains("(assistant)**\n\n- **role**: assistant\n- **tool_calls**:\n  - **name**: time\n"));
+    assert!(
+        second.contains("(assistant)**\n\n- **role**: assistant\n- **tool_calls**:\n  - **name**: time\n")
+    );
     assert!(second.contains("- **tool_call_id**: scripted_1_0\n- **content**:\n  - **success**: true\n"));
     assert!(second.contains("\n  - **content**:\n    - **iso**: 2"), "{second}");
     let labels = files["t002.md"].lines().filter(|line| line.starts_with("**Message ")).count();
@@ -135,8 +143,8 @@ async fn switched_off_there_is_no_row_and_no_file(on: On) {
     let dir = TempDir::new().unwrap();
     let run = say(&with_files(&agent, "off", dir.path()), &agent, "What time is it?").await;
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    assert_eq!(runs(&agent.app, 10).await.unwrap(), []);
-    assert_eq!(of_run(&agent.app, &run).await.unwrap(), []);
+    assert!(runs(&agent.app, 10).await.unwrap().is_empty());
+    assert!(of_run(&agent.app, &run).await.unwrap().is_empty());
 }
 
 async fn rows_hold_the_texts_of_the_files_and_are_listed_newest_first(on: On) {
@@ -148,7 +156,7 @@ async fn rows_hold_the_texts_of_the_files_and_are_listed_newest_first(on: On) {
     let listed = runs(&agent.app, 10).await.unwrap();
     assert_eq!(listed.iter().map(|run| &run.run_id).collect::<Vec<_>>(), [&second, &first]);
     assert!(listed[0].begin_ms > listed[1].begin_ms);
-    assert_eq!(runs(&agent.app, 1).await.unwrap(), [SnapshotRun { ..listed[0].clone() }]);
+    assert_eq!(runs(&agent.app, 1).await.unwrap(), &listed[..1]);
 
     let snapshots = of_run(&agent.app, &first).await.unwrap();
     let mut names: Vec<&str> = snapshots.iter().map(|snapshot| snapshot.name.as_str()).collect();
@@ -171,7 +179,7 @@ async fn rows_hold_the_texts_of_the_files_and_are_listed_newest_first(on: On) {
 }
 
 async fn a_long_text_is_put_together_from_its_rows(on: On) {
-    let long = "\"é\\\n".repeat(30_000);
+    let long = "\"é\\\n".repeat(20_000);
     let arguments = json!({"text": long});
     let agent = TestAgent::over(on, move |asked| {
         if asked.result().is_none() {
@@ -187,7 +195,7 @@ async fn a_long_text_is_put_together_from_its_rows(on: On) {
     assert!(rows.iter().any(|row| row.key.sort.ends_with("#t002#001")), "more than one row");
     let snapshots = of_run(&agent.app, &run).await.unwrap();
     let text = &snapshots.iter().find(|snapshot| snapshot.name == "t002").unwrap().text;
-    assert!(text.contains(&json!({"text": "\"é\\\n".repeat(30_000)}).to_string()), "{}", text.len());
+    assert!(text.contains(&json!({"text": "\"é\\\n".repeat(20_000)}).to_string()), "{}", text.len());
     assert_eq!(text.matches("**Message ").count(), agent.model.requests()[1].messages().len());
 }
 
@@ -198,8 +206,8 @@ async fn snapshots_are_forgotten_after_a_week(on: On) {
     agent.clock.forward(day * 7 - Duration::from_secs(60));
     assert_eq!(of_run(&agent.app, &run).await.unwrap().len(), 3);
     agent.clock.forward(Duration::from_secs(120));
-    assert_eq!(of_run(&agent.app, &run).await.unwrap(), []);
-    assert_eq!(runs(&agent.app, 10).await.unwrap(), []);
+    assert!(of_run(&agent.app, &run).await.unwrap().is_empty());
+    assert!(runs(&agent.app, 10).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -345,5 +353,5 @@ async fn a_store_that_takes_no_snapshot_holds_a_run_up_for_a_while_only() {
     let (app, _closed) = gated(&agent);
     let run = say(&app, &agent, "hello").await;
     assert_eq!(agent.replies().await.len(), 1);
-    assert_eq!(of_run(&app, &run).await.unwrap(), []);
+    assert!(of_run(&app, &run).await.unwrap().is_empty());
 }
