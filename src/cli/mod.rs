@@ -2,6 +2,7 @@
 
 mod demo;
 mod invoke;
+pub mod publish;
 pub mod sandbox;
 pub mod seed;
 
@@ -33,6 +34,12 @@ enum Command {
         /// A JSON file, such as events/dm.json.
         file: PathBuf,
     },
+    /// Signs drafts of a soul and of skills with the agent's key and sends them to its relays.
+    ///
+    /// Needs DIDACTYL_NSEC and DIDACTYL_RELAYS. A soul's draft is its text. A skill's draft is a text whose first lines
+    /// may be tags, such as ["trigger","dm","admin"], or an event in JSON. Skills that the adoption list does not name
+    /// are appended to it.
+    Publish(publish::Request),
 }
 
 /// What a command says when it fails: one sentence for the person at the terminal.
@@ -49,6 +56,9 @@ impl Cli {
         let result = match self.command {
             Command::Demo => demo::run(&mut out).await,
             Command::Invoke { file } => invoke::run(&file, &mut out).await,
+            Command::Publish(request) => {
+                publish::run(&request, &|name| std::env::var(name).ok(), &mut out).await
+            }
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,

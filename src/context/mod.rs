@@ -206,6 +206,14 @@ pub fn assemble(input: &Input<'_>) -> Context {
     }
 }
 
+/// What cannot be read in a soul of this content, for an author who wants to know before publishing it.
+#[must_use]
+pub fn soul_warnings(content: &str) -> Vec<String> {
+    let mut warnings = Vec::new();
+    Soul::parse(content, &mut warnings);
+    warnings
+}
+
 /// The sections of the soul's template, or of the built-in one, which below tier admin says nothing of the admin.
 fn sections(soul: &Soul, tier: Tier, warnings: &mut Vec<String>) -> Vec<Section> {
     if let Some(sections) = &soul.sections {
