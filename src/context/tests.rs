@@ -7,29 +7,29 @@ use serde_json::json;
 use super::transcript::transcript;
 use super::*;
 use crate::kinds;
-use crate::skill::tests::{keys, signed};
+use crate::skill::tests::{keys, unsigned};
 use crate::trigger::{Dm, Protocol, Source};
 
-const NOW: u64 = 1_803_902_400;
-const AGENT: u8 = 1;
-const ADMIN: u8 = 2;
+pub(super) const NOW: u64 = 1_803_902_400;
+pub(super) const AGENT: u8 = 1;
+pub(super) const ADMIN: u8 = 2;
 
 /// An agent under construction, and the DM that it gets.
-struct Scene {
+pub(super) struct Scene {
     events: Vec<Event>,
     adopted: Vec<String>,
     tier: Tier,
     text: &'static str,
-    history: Vec<HistoryMessage>,
+    pub(super) history: Vec<HistoryMessage>,
     values: BTreeMap<String, Value>,
     tools: Vec<ToolSchema>,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let profile = r#"{"name":"didactyl","display_name":"Didactyl Agent"}"#;
         Self {
-            events: vec![signed(AGENT, kinds::PROFILE, &[], profile)],
+            events: vec![unsigned(AGENT, kinds::PROFILE, &[], profile)],
             adopted: Vec::new(),
             tier: Tier::Admin,
             text: "What is new?",
@@ -39,17 +39,17 @@ impl Scene {
         }
     }
 
-    fn event(mut self, author: u8, kind: Kind, tags: &[&[&str]], content: &str) -> Self {
-        self.events.push(signed(author, kind, tags, content));
+    pub(super) fn event(mut self, author: u8, kind: Kind, tags: &[&[&str]], content: &str) -> Self {
+        self.events.push(unsigned(author, kind, tags, content));
         self
     }
 
-    fn soul(self, content: &str) -> Self {
+    pub(super) fn soul(self, content: &str) -> Self {
         self.event(AGENT, kinds::SOUL, &[&["d", "soul"]], content)
     }
 
     /// A public skill of the agent's own, adopted last.
-    fn skill(mut self, d: &str, tags: &[&[&str]], content: &str) -> Self {
+    pub(super) fn skill(mut self, d: &str, tags: &[&[&str]], content: &str) -> Self {
         let own = format!("31123:{}:{d}", keys(AGENT).public_key());
         self.adopted.push(own);
         let d_tag = ["d", d];
@@ -57,7 +57,12 @@ impl Scene {
         self.event(AGENT, kinds::PUBLIC_SKILL, &tags, content)
     }
 
-    fn admin(self) -> Self {
+    /// More entries of the adoption list.
+    pub(super) fn adopt(&mut self, entries: impl IntoIterator<Item = String>) {
+        self.adopted.extend(entries);
+    }
+
+    pub(super) fn admin(self) -> Self {
         self.event(ADMIN, kinds::PROFILE, &[], r#"{"name":"wsb","about":"two\nlines"}"#)
             .event(
                 ADMIN,
@@ -68,27 +73,27 @@ impl Scene {
             .event(ADMIN, kinds::NOTE, &[], "gm")
     }
 
-    fn value(mut self, name: &str, value: Value) -> Self {
+    pub(super) fn value(mut self, name: &str, value: Value) -> Self {
         self.values.insert(name.to_owned(), value);
         self
     }
 
-    fn history(mut self, messages: usize) -> Self {
+    pub(super) fn history(mut self, messages: usize) -> Self {
         let role = |index: usize| if index.is_multiple_of(2) { Role::User } else { Role::Assistant };
         let message = |index| HistoryMessage { role: role(index), text: format!("message {index}") };
         self.history = (0..messages).map(message).collect();
         self
     }
 
-    fn tier(mut self, tier: Tier) -> Self {
+    pub(super) fn tier(mut self, tier: Tier) -> Self {
         self.tier = tier;
         self
     }
 
-    fn build(&self) -> (AgentState, Trigger) {
+    pub(super) fn build(&self) -> (AgentState, Trigger) {
         let tags: Vec<[&str; 2]> = self.adopted.iter().map(|coordinate| ["a", coordinate.as_str()]).collect();
         let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
-        let list = signed(AGENT, kinds::ADOPTION_LIST, &tags, "");
+        let list = unsigned(AGENT, kinds::ADOPTION_LIST, &tags, "");
         let events = self.events.iter().cloned().chain([list]);
         let admin = keys(ADMIN).public_key();
         let state = AgentState::build(&keys(AGENT), &[admin], None, events, Timestamp::from(NOW));
@@ -113,18 +118,24 @@ impl Scene {
         (state, trigger)
     }
 
-    fn entries() -> BTreeMap<String, Tier> {
-        [("nostr_admin_profile", Tier::Admin), ("time", Tier::Stranger), ("agent_identity", Tier::Stranger)]
-            .map(|(name, tier)| (name.to_owned(), tier))
-            .into()
+    pub(super) fn entries() -> BTreeMap<String, Tier> {
+        [
+            ("nostr_admin_profile", Tier::Admin),
+            ("time", Tier::Stranger),
+            ("agent_identity", Tier::Stranger),
+            ("v", Tier::Stranger),
+            ("one_json", Tier::Stranger),
+        ]
+        .map(|(name, tier)| (name.to_owned(), tier))
+        .into()
     }
 
-    fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         let (state, trigger) = self.build();
         names(&state, &trigger, &Self::entries()).into_iter().collect()
     }
 
-    fn context(&self) -> Context {
+    pub(super) fn context(&self) -> Context {
         let (state, trigger) = self.build();
         assemble(&Input {
             state: &state,
@@ -142,7 +153,7 @@ impl Scene {
     }
 
     /// What the model sees, and below it the warnings.
-    fn shown(&self) -> String {
+    pub(super) fn shown(&self) -> String {
         let context = self.context();
         let warnings: String =
             context.warnings.iter().map(|warning| format!("\nWarning: {warning}")).collect();
@@ -150,7 +161,7 @@ impl Scene {
     }
 }
 
-const DM: &[&[&str]] = &[&["trigger", "dm"]];
+pub(super) const DM: &[&[&str]] = &[&["trigger", "dm"]];
 
 /// The template of Didactyl's own example soul.
 const EXAMPLE_SOUL: &str = "# Didactyl Agent
@@ -334,13 +345,7 @@ fn skills_that_multiply_come_to_an_end() {
     }
     let context = scene.skill("8", &[], &"x".repeat(1000)).context();
     assert!(context.messages[0].content.len() <= 262_200);
-    assert_eq!(
-        context.warnings,
-        [
-            "the document of skills is larger than 262144 bytes and was cut",
-            "the document of skills has more than 2000 variables, the rest are empty"
-        ]
-    );
+    assert_eq!(context.warnings, ["the document of skills is larger than 262144 bytes and was cut"]);
 }
 
 #[test]
@@ -552,7 +557,7 @@ fn authored() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
     #[test]
     fn any_text_gives_the_same_context_each_time(
         soul in prop::option::of(authored()), a in authored(), b in authored(), value in any::<String>(),
