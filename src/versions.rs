@@ -1,9 +1,7 @@
 //! New versions of what the agent is: a skill, its soul, its adoption list. Each is dated after the version that it
 //! replaces and after the agent's own deletion of it, sealed where it is private, and signed.
 
-use nostr::prelude::{
-    Coordinate, Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timestamp, nip44,
-};
+use nostr::prelude::{Coordinate, Event, EventBuilder, FinalizeEvent, Keys, Tag, Timestamp, nip44};
 
 use crate::events::{self, EventSet, TooFarAhead};
 use crate::kinds;
@@ -26,7 +24,9 @@ pub enum VersionError {
     #[error(transparent)]
     TooFarAhead(#[from] TooFarAhead),
     /// It would not be read again.
-    #[error("as an event it has {0} bytes, and at most {MAX_EVENT_BYTES} are read again; shorten or split it")]
+    #[error(
+        "as an event it has {0} bytes, and at most {MAX_EVENT_BYTES} are read again; shorten or split it"
+    )]
     TooLarge(usize),
     /// NIP-44 failed.
     #[error("it cannot be sealed for the agent")]
@@ -66,7 +66,8 @@ pub fn skill(
 pub fn soul(keys: &Keys, text: &str, known: &EventSet, now: Timestamp) -> Result<Event, VersionError> {
     let agent = keys.public_key();
     let previous = known.newest_of_any_d(kinds::SOUL, agent);
-    let kept = previous.into_iter().flat_map(|soul| soul.tags.iter()).filter(|tag| tag.kind() != "d").cloned();
+    let kept =
+        previous.into_iter().flat_map(|soul| soul.tags.iter()).filter(|tag| tag.kind() != "d").cloned();
     let tags = std::iter::once(Tag::identifier(SOUL_D)).chain(kept).collect();
     let address = Coordinate::new(kinds::SOUL, agent).identifier(SOUL_D);
     sign(keys, &address, previous, known, now, tags, text.to_owned())
@@ -98,7 +99,7 @@ fn sign(
     content: String,
 ) -> Result<Event, VersionError> {
     let created_at = events::next_created_at(now, previous, known.deleted_until(address))?;
-    let event = EventBuilder::new(Kind::from(address.kind), content)
+    let event = EventBuilder::new(address.kind, content)
         .tags(tags)
         .custom_created_at(created_at)
         .finalize(keys)

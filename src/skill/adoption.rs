@@ -124,7 +124,7 @@ mod tests {
             format!("99999999999999999999:{own}:x"),
             format!("31125:{own}:x"),
             format!("31123:{}:x", own.to_hex().to_uppercase().replace('0', "O")),
-            format!("31123:{}:x", &own.to_hex()[1..]),
+            format!("31123:0{own}:x"),
             format!("31123:\u{0}{own}:x"),
             format!("31123:{}:x", own.to_bech32().unwrap()),
             "naddr1qqqq".to_owned(),
@@ -141,6 +141,9 @@ mod tests {
         let (entries, warnings) =
             list(&[&["a", &format!("31123:{own}:{d}")], &["a", &format!("31124:{own}:{d}")]]);
         assert_eq!(entries, [format!("31123:{d}")]);
-        assert!(warnings.len() == 1 && warnings[0].len() < 400 && !warnings[0].contains('\n'), "{warnings:?}");
+        assert!(
+            warnings.len() == 1 && warnings[0].len() < 400 && !warnings[0].contains('\n'),
+            "{warnings:?}"
+        );
     }
 }

@@ -41,7 +41,9 @@ pub struct Definition {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// The content does not fit into NIP-44.
-    #[error("its content has {0} bytes, and a private skill at most 65535; shorten it, split it, or make it public")]
+    #[error(
+        "its content has {0} bytes, and a private skill at most 65535; shorten it, split it, or make it public"
+    )]
     TooLong(usize),
     /// Something in it would be read as something else.
     #[error("it would not be read as it is meant, correct it: {}", .0.join("; "))]
@@ -156,7 +158,9 @@ impl Definition {
             return Ok(tags);
         }
         if warnings.is_empty() {
-            warnings.push("a value is empty, or has spaces or line ends where a tag can have none".to_owned());
+            warnings.push(
+                "a value is empty, repeated, or holds spaces or line ends that its tag cannot".to_owned(),
+            );
         }
         Err(WriteError::Unreadable(warnings))
     }
@@ -205,7 +209,10 @@ fn lift_params(params: &mut SkillParams, triggers: &[SkillTrigger], notes: &mut 
     let runs: Vec<SkillParams> = triggers.iter().map(of_run).collect();
     let Some(first) = runs.first() else { return };
     if runs.iter().any(|other| other != first) {
-        notes.warn("trigger", "sets parameters that differ from another trigger's; those of the first are kept");
+        notes.warn(
+            "trigger",
+            "sets parameters that differ from another trigger's; those of the first are kept",
+        );
     }
     *params = first.clone();
 }

@@ -75,12 +75,7 @@ pub fn skill(
     read_skill(file, text, keys, warnings).map_err(|fault| error(file, fault))
 }
 
-fn read_skill(
-    file: &Path,
-    text: &str,
-    keys: &Keys,
-    warnings: &mut Vec<String>,
-) -> Result<Definition, Fault> {
+fn read_skill(file: &Path, text: &str, keys: &Keys, warnings: &mut Vec<String>) -> Result<Definition, Fault> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (kind, mut tags, content) = if is_event(text) { event(text)? } else { head_and_content(text)? };
     if content.trim().is_empty() {
@@ -88,12 +83,19 @@ fn read_skill(
     }
     if !tags.iter().any(|tag| tag.kind() == "d") {
         let stem = file.file_stem().and_then(|stem| stem.to_str());
-        let d = stem.ok_or_else(|| (None, "has a name that cannot be a d tag; add a [\"d\",\"name\"] line".to_owned()))?;
+        let d = stem.ok_or_else(|| {
+            (None, "has a name that cannot be a d tag; add a [\"d\",\"name\"] line".to_owned())
+        })?;
         tags.insert(0, Tag::identifier(d));
     }
     let kind = kind.unwrap_or_else(|| kind_by_scope(&tags));
     Definition::read(kind, &Tags::from_list(tags), &content, keys, warnings).map_err(|error| {
-        (None, format!("{error}; a skill's kind is 31123 or 31124, and its content in clear or sealed by the agent"))
+        (
+            None,
+            format!(
+                "{error}; a skill's kind is 31123 or 31124, and its content in clear or sealed by the agent"
+            ),
+        )
     })
 }
 
@@ -103,7 +105,8 @@ fn error(file: &Path, (line, fault): Fault) -> DraftError {
 
 fn kind_by_scope(tags: &[Tag]) -> Kind {
     let is_public = |tag: &Tag| {
-        tag.kind() == "scope" && tag.content().is_some_and(|value| value.trim().eq_ignore_ascii_case("public"))
+        tag.kind() == "scope"
+            && tag.content().is_some_and(|value| value.trim().eq_ignore_ascii_case("public"))
     };
     if tags.iter().any(is_public) { kinds::PUBLIC_SKILL } else { kinds::PRIVATE_SKILL }
 }

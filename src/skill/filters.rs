@@ -17,7 +17,9 @@ pub(super) fn subscription(text: &str, has_max_runs: bool) -> Result<(), &'stati
     let (Ok(filter), Ok(fields)) =
         (serde_json::from_str::<Filter>(text), serde_json::from_str::<Map<String, Value>>(text))
     else {
-        return Err("has a filter that is not one NIP-01 filter in JSON; give for example {\"kinds\":[1],\"#t\":[\"news\"]}");
+        return Err(
+            "has a filter that is not one NIP-01 filter in JSON; give for example {\"kinds\":[1],\"#t\":[\"news\"]}",
+        );
     };
     // A misspelt field would silently widen the filter.
     if !fields.keys().all(|field| is_field(field)) {
@@ -31,8 +33,10 @@ pub(super) fn subscription(text: &str, has_max_runs: bool) -> Result<(), &'stati
     }
     let is_narrow = filter.ids.is_some() || filter.authors.is_some() || !filter.generic_tags.is_empty();
     if !is_narrow && (filter.kinds.is_none() || !has_max_runs) {
-        return Err("has a filter that fits too much; name ids, authors or a # tag, or name kinds and add a \
-                    max_runs tag to the agent's own skill");
+        return Err(
+            "has a filter that fits too much; name ids, authors or a # tag, or name kinds and add a \
+                    max_runs tag to the agent's own skill",
+        );
     }
     Ok(())
 }
@@ -56,9 +60,9 @@ pub(super) fn is_cron_shaped(text: &str) -> bool {
         words.remove(0);
     }
     match words.as_slice() {
-        [name] => name.strip_prefix('@').is_some_and(|name| {
-            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic())
-        }),
+        [name] => name
+            .strip_prefix('@')
+            .is_some_and(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic())),
         [_, _, _, _, _] => words
             .iter()
             .all(|field| field.bytes().all(|b| b.is_ascii_alphanumeric() || b"*,-/?#".contains(&b))),
@@ -178,14 +182,32 @@ mod tests {
 
     #[test]
     fn a_cron_expression_has_five_fields_or_a_name() {
-        for good in
-            ["* * * * *", "0 9\t* * 1-5", "*/5 0,12 1 JAN MON#1", "@daily", "TZ=Europe/Berlin 0 9 * * *", "TZ=UTC @hourly"]
-        {
+        for good in [
+            "* * * * *",
+            "0 9\t* * 1-5",
+            "*/5 0,12 1 JAN MON#1",
+            "@daily",
+            "TZ=Europe/Berlin 0 9 * * *",
+            "TZ=UTC @hourly",
+        ] {
             assert!(is_cron_shaped(good), "{good}");
         }
         for bad in [
-            "", "TZ=", "TZ=UTC", "TZ= 0 9 * * *", "TZ=a;b 0 9 * * *", "daily", "@", "@every 5m", "every day", "0 9 * *",
-            "0 0 9 * * *", "0 9 * * *\n", "0 9 * * $", "0\u{a0}9 * * *", "NaN",
+            "",
+            "TZ=",
+            "TZ=UTC",
+            "TZ= 0 9 * * *",
+            "TZ=a;b 0 9 * * *",
+            "daily",
+            "@",
+            "@every 5m",
+            "every day",
+            "0 9 * *",
+            "0 0 9 * * *",
+            "0 9 * * *\n",
+            "0 9 * * $",
+            "0\u{a0}9 * * *",
+            "NaN",
         ] {
             assert!(!is_cron_shaped(bad), "{bad}");
         }

@@ -45,7 +45,9 @@ impl RunRules {
             let refused = match tag.kind() {
                 "max_runs" => match whole(value).filter(|runs| *runs <= MOST_RUNS) {
                     Some(runs) => take(&mut rules.max_runs, Some(runs)),
-                    None => Some("is not a whole number of runs per day and is ignored; give for example \"24\""),
+                    None => {
+                        Some("is not a whole number of runs per day and is ignored; give for example \"24\"")
+                    }
                 },
                 "allow_self" => match super::tags::boolean(value) {
                     Some(allowed) => take(&mut rules.allow_self, allowed),
@@ -111,12 +113,8 @@ mod tests {
 
     #[test]
     fn rules_are_read_from_their_tags() {
-        let (rules, warnings) = parse(&[
-            &["max_runs", " 24 "],
-            &["allow_self", "TRUE"],
-            &["reply", "Admin"],
-            &["budget", "0.5"],
-        ]);
+        let (rules, warnings) =
+            parse(&[&["max_runs", " 24 "], &["allow_self", "TRUE"], &["reply", "Admin"], &["budget", "0.5"]]);
         assert_eq!(warnings, [""; 0]);
         assert_eq!(
             rules,
@@ -169,7 +167,8 @@ mod tests {
 
     #[test]
     fn an_unreadable_rule_does_not_undo_a_readable_one() {
-        let (rules, warnings) = parse(&[&["max_runs", "3"], &["max_runs"], &["budget", "1"], &["budget", "x"]]);
+        let (rules, warnings) =
+            parse(&[&["max_runs", "3"], &["max_runs"], &["budget", "1"], &["budget", "x"]]);
         assert_eq!((rules.max_runs, rules.budget_micro_usd), (Some(3), Some(1_000_000)));
         insta::assert_snapshot!(warnings.join("\n"), @r#"
         skill s: tag "max_runs" is not a whole number of runs per day and is ignored; give for example "24"

@@ -205,7 +205,8 @@ mod tests {
         let event = signed(1, kinds::PUBLIC_SKILL, tags, "");
         let mut warnings = Vec::new();
         let mut notes = Notes { skill: "s".to_owned(), warnings: &mut warnings };
-        let filters = parse(&event.tags, false, &mut notes).into_iter().map(|trigger| trigger.filter).collect();
+        let filters =
+            parse(&event.tags, false, &mut notes).into_iter().map(|trigger| trigger.filter).collect();
         (filters, warnings)
     }
 

@@ -42,7 +42,8 @@ impl Known {
         let targets = loop {
             let own = own_list(&build(&found).write_relays(keys.public_key()));
             let targets = distinct(configured.iter().cloned().chain(own));
-            let new: Vec<Target> = targets.iter().filter(|target| !asked.contains(*target)).cloned().collect();
+            let new: Vec<Target> =
+                targets.iter().filter(|target| !asked.contains(*target)).cloned().collect();
             if new.is_empty() {
                 break targets;
             }
@@ -90,7 +91,8 @@ fn deletions(keys: &Keys, drafts: &Drafts, found: &[Event]) -> Vec<Filter> {
     let skills = drafts.skills.iter().map(|skill| skill.coordinate(agent));
     let addresses = written.into_iter().chain(skills).chain(found.iter().filter_map(events::address));
     let requests = Filter::new().author(agent).kind(kinds::DELETION);
-    let by_address = requests.clone().custom_tags(SingleLetterTag::LOWERCASE_A, addresses.map(|a| a.to_string()));
+    let by_address =
+        requests.clone().custom_tags(SingleLetterTag::LOWERCASE_A, addresses.map(|a| a.to_string()));
     let by_id = requests.events(found.iter().map(|event| event.id));
     if found.is_empty() { vec![by_address] } else { vec![by_address, by_id] }
 }

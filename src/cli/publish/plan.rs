@@ -35,7 +35,12 @@ impl Plan {
     ///
     /// # Errors
     /// A sentence that says which of the drafts cannot be an event, and why.
-    pub(super) fn make(keys: &Keys, drafts: Drafts, state: &AgentState, now: Timestamp) -> Result<Self, Failure> {
+    pub(super) fn make(
+        keys: &Keys,
+        drafts: Drafts,
+        state: &AgentState,
+        now: Timestamp,
+    ) -> Result<Self, Failure> {
         let maker = Maker { keys, state, now };
         let soul = drafts.soul.map(|text| maker.soul(&text)).transpose()?;
         let list = maker.list(&drafts.skills)?;
@@ -63,8 +68,7 @@ impl Maker<'_> {
 
     fn skill(&self, mut skill: Definition) -> Result<Planned, Failure> {
         let name = format!("skill {}", skill::name(&skill.d));
-        let before =
-            self.state.events.newest_addressable(skill.kind(), self.keys.public_key(), &skill.d);
+        let before = self.state.events.newest_addressable(skill.kind(), self.keys.public_key(), &skill.d);
         if let Some(before) = before {
             skill.keep_other_tags(&before.tags);
         }
@@ -79,7 +83,8 @@ impl Maker<'_> {
     fn list(&self, skills: &[Definition]) -> Result<Option<Planned>, Failure> {
         let agent = self.keys.public_key();
         let before = self.state.events.newest(kinds::ADOPTION_LIST, agent);
-        let adopted = before.map(|list| AdoptionList::parse(list, agent, &mut Vec::new())).unwrap_or_default();
+        let adopted =
+            before.map(|list| AdoptionList::parse(list, agent, &mut Vec::new())).unwrap_or_default();
         let old = before.map(|list| list.tags.clone().to_vec()).unwrap_or_default();
         let (mut tags, mut added) = (old.clone(), Vec::new());
         for skill in skills {

@@ -63,15 +63,22 @@ mod tests {
     #[test]
     fn adopting_appends_and_leaves_the_rest_as_it_is() {
         let naddr = coordinate(2, "x").to_bech32().unwrap();
-        let before =
-            tags(&[&["alt", "skills"], &["skill", &format!("nostr:{naddr}"), "note"], &["a", "31123:zz:damaged"], &["a"]]);
+        let before = tags(&[
+            &["alt", "skills"],
+            &["skill", &format!("nostr:{naddr}"), "note"],
+            &["a", "31123:zz:damaged"],
+            &["a"],
+        ]);
         let relay = RelayUrl::parse("wss://relay.example").unwrap();
         let after = adopt(before.clone(), &coordinate(1, "a:b"), Some(&relay));
         let added = format!("31123:{}:a:b", keys(1).public_key());
         assert_eq!(after, [before.clone(), tags(&[&["a", &added, "wss://relay.example"]])].concat());
         assert_eq!(adopt(after.clone(), &coordinate(1, "a:b"), None), after, "named by an a tag");
         assert_eq!(adopt(before.clone(), &coordinate(2, "x"), None), before, "named by an naddr");
-        assert_eq!(adopt(vec![], &coordinate(1, "n"), None), tags(&[&["a", &coordinate(1, "n").to_string()]]));
+        assert_eq!(
+            adopt(vec![], &coordinate(1, "n"), None),
+            tags(&[&["a", &coordinate(1, "n").to_string()]])
+        );
     }
 
     #[test]

@@ -52,21 +52,60 @@ fn scattered() -> Event {
 #[test]
 fn what_older_writers_scattered_is_written_in_one_order() {
     let (definition, warnings) = own(&scattered());
-    insta::assert_snapshot!(warnings.join("\n"), @"");
-    insta::assert_snapshot!(lines(&definition.write().unwrap()), @"");
+    insta::assert_snapshot!(warnings.join("\n"), @r#"
+    skill "news": tag "trigger" has a type that is not known and is ignored
+    skill "news": tag "trigger" sets parameters that differ from another trigger's; those of the first are kept
+    "#);
+    insta::assert_snapshot!(lines(&definition.write().unwrap()), @r##"
+    ["d","news"]
+    ["scope","private"]
+    ["description","Reads the news."]
+    ["trigger","subscription","{\"#t\":[\"news\"]}"]
+    ["trigger","dm","admin,stranger"]
+    ["trigger","cron"]
+    ["enabled","false"]
+    ["temperature","1.25"]
+    ["max_tokens","512"]
+    ["seed","3"]
+    ["max_turns","4"]
+    ["max_runs","7"]
+    ["budget","0.5"]
+    ["allow_self","true"]
+    ["reply","admin"]
+    ["requires_tool","time"]
+    ["requires_tool","nostr_post"]
+    ["alt","a skill"]
+    ["trigger","telepathy","far"]
+    ["t","x"]
+    ["t","y"]
+    "##);
 }
 
 #[test]
 fn unknown_tags_of_the_replaced_version_stay_in_front_of_ones_own() {
-    let (mut definition, _) = own(&signed(1, kinds::PUBLIC_SKILL, &[&["d", "x"], &["t", "new"], &["own"]], ""));
+    let (mut definition, _) =
+        own(&signed(1, kinds::PUBLIC_SKILL, &[&["d", "x"], &["t", "new"], &["own"]], ""));
     let previous = signed(
         1,
         kinds::PUBLIC_SKILL,
-        &[&["t", "old"], &["d", "x"], &["alt", "b"], &["seed", "1"], &["trigger", "telepathy"], &["alt", "a"]],
+        &[
+            &["t", "old"],
+            &["d", "x"],
+            &["alt", "b"],
+            &["seed", "1"],
+            &["trigger", "telepathy"],
+            &["alt", "a"],
+        ],
         "",
     );
     definition.keep_other_tags(&previous.tags);
-    insta::assert_snapshot!(lines(&definition.other_tags), @"");
+    insta::assert_snapshot!(lines(&definition.other_tags), @r#"
+    ["alt","b"]
+    ["trigger","telepathy"]
+    ["alt","a"]
+    ["t","new"]
+    ["own"]
+    "#);
 }
 
 #[test]
@@ -81,18 +120,22 @@ fn parameters_of_trigger_tags_become_the_skills_own() {
     assert_eq!((definition.params.llm.as_deref(), definition.params.max_turns), (Some("cheap"), Some(2)));
     let (definition, warnings) = of(&[&["trigger", "dm", "", "seed=1"], &["trigger", "cron"]]);
     assert_eq!(definition.params.seed, Some(1));
-    insta::assert_snapshot!(warnings.join("\n"), @"");
+    insta::assert_snapshot!(warnings.join("\n"), @r#"skill "": tag "trigger" sets parameters that differ from another trigger's; those of the first are kept"#);
 }
 
 #[test]
 fn a_private_skill_is_read_sealed_or_in_clear_and_nobody_elses_at_all() {
-    let sealed = nip44::encrypt(keys(1).secret_key(), &keys(1).public_key(), "text", nip44::Version::V2).unwrap();
+    let sealed =
+        nip44::encrypt(keys(1).secret_key(), &keys(1).public_key(), "text", nip44::Version::V2).unwrap();
     for content in [sealed.as_str(), "text"] {
         assert_eq!(own(&signed(1, kinds::PRIVATE_SKILL, &[], content)).0.content, "text");
     }
     let foreign = signed(2, kinds::PUBLIC_SKILL, &[], "text");
     assert_eq!(Definition::of(&foreign, &keys(1), &mut Vec::new()), Err(SkillError::Foreign));
-    assert_eq!(Definition::of(&signed(1, kinds::NOTE, &[], ""), &keys(1), &mut Vec::new()), Err(SkillError::Kind));
+    assert_eq!(
+        Definition::of(&signed(1, kinds::NOTE, &[], ""), &keys(1), &mut Vec::new()),
+        Err(SkillError::Kind)
+    );
 }
 
 #[test]
@@ -117,7 +160,19 @@ fn what_a_tag_cannot_hold_is_not_written() {
         refused(&|it| it.content = "x".repeat(MAX_SEALED_BYTES + 1)),
     ]
     .concat();
-    insta::assert_snapshot!(table, @"");
+    insta::assert_snapshot!(table, @r#"
+    it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
+    it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
+    it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
+    it would not be read as it is meant, correct it: skill "x": tag "trigger" (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City, and is ignored; correct it
+    it would not be read as it is meant, correct it: skill "x": tag "trigger" (subscription) has a filter that fits too much; name ids, authors or a # tag, or name kinds and add a max_runs tag to the agent's own skill; it is ignored until then
+    it would not be read as it is meant, correct it: skill "x": tag "temperature" is not a number from 0 to 2 and is ignored
+    it would not be read as it is meant, correct it: skill "x": tag "temperature" is not a number from 0 to 2 and is ignored
+    it would not be read as it is meant, correct it: skill "x": tag "budget" is not an amount of US dollars and is ignored; give digits with up to six decimals, for example "0.25"
+    it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
+    it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
+    its content has 65536 bytes, and a private skill at most 65535; shorten it, split it, or make it public
+    "#);
 
     let mut long = plain();
     long.content = "x".repeat(MAX_SEALED_BYTES);
@@ -152,13 +207,7 @@ fn any_trigger() -> impl Strategy<Value = TriggerFilter> {
 }
 
 fn any_definition() -> impl Strategy<Value = Definition> {
-    let params = (
-        of(word()),
-        of(0.0f64..=2.0),
-        of(1u32..=1_000_000),
-        of(any::<i64>()),
-        of(1u32..=1000),
-    )
+    let params = (of(word()), of(0.0f64..=2.0), of(1u32..=1_000_000), of(any::<i64>()), of(1u32..=1000))
         .prop_map(|(llm, temperature, max_tokens, seed, max_turns)| SkillParams {
             llm,
             temperature,
@@ -176,20 +225,23 @@ fn any_definition() -> impl Strategy<Value = Definition> {
     );
     let others = vec(("(alt|t|client|x)", vec("\\PC{0,8}", 0..3)), 0..4)
         .prop_map(|tags| tags.into_iter().map(|(name, values)| Tag::custom(name, values)).collect());
-    let text = ("\\PC{0,20}", any::<bool>(), of("[a-z]{1,5}( [a-z]{1,5}){0,3}"), "(\\PC|\n){0,80}", any::<bool>());
+    let text =
+        ("\\PC{0,20}", any::<bool>(), of("[a-z]{1,5}( [a-z]{1,5}){0,3}"), "(\\PC|\n){0,80}", any::<bool>());
     let tools = proptest::sample::subsequence(vec!["time", "nostr_post", "a-b"], 0..=3);
     (text, vec(any_trigger(), 0..4), params, rules, tools, others).prop_map(
-        |((d, private, description, content, enabled), triggers, params, rules, tools, other_tags)| Definition {
-            d,
-            private,
-            description,
-            content,
-            triggers,
-            enabled,
-            params,
-            rules,
-            required_tools: tools.into_iter().map(str::to_owned).collect(),
-            other_tags,
+        |((d, private, description, content, enabled), triggers, params, rules, tools, other_tags)| {
+            Definition {
+                d,
+                private,
+                description,
+                content,
+                triggers,
+                enabled,
+                params,
+                rules,
+                required_tools: tools.into_iter().map(str::to_owned).collect(),
+                other_tags,
+            }
         },
     )
 }
@@ -199,10 +251,38 @@ fn any_tags() -> impl Strategy<Value = Vec<Tag>> {
     let name = prop_oneof![select(KNOWN.to_vec()).prop_map(str::to_owned), "[a-z]{0,3}"];
     let value = prop_oneof![
         select(vec![
-            "", "dm", "cron", "subscription", "nostr-subscription", "webhook", "chain", "telepathy", "admin,wot",
-            "stranger", "* * * * *", "@daily", "{\"#t\":[\"x\"]}", "{\"kinds\":[1]}", "{\"kinds\":[4]}", "true", "FALSE",
-            "1", "0.5", "-1", "NaN", "inf", "1e999", "99999999999999999999", "seed=4", "llm", "cheap", "public",
-            "private", "time", " spaced ", "a\u{0}b\n",
+            "",
+            "dm",
+            "cron",
+            "subscription",
+            "nostr-subscription",
+            "webhook",
+            "chain",
+            "telepathy",
+            "admin,wot",
+            "stranger",
+            "* * * * *",
+            "@daily",
+            "{\"#t\":[\"x\"]}",
+            "{\"kinds\":[1]}",
+            "{\"kinds\":[4]}",
+            "true",
+            "FALSE",
+            "1",
+            "0.5",
+            "-1",
+            "NaN",
+            "inf",
+            "1e999",
+            "99999999999999999999",
+            "seed=4",
+            "llm",
+            "cheap",
+            "public",
+            "private",
+            "time",
+            " spaced ",
+            "a\u{0}b\n",
         ])
         .prop_map(str::to_owned),
         "\\PC{0,10}",
