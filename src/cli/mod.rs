@@ -3,6 +3,7 @@
 pub mod context;
 mod demo;
 mod invoke;
+pub mod publish;
 pub mod sandbox;
 pub mod seed;
 
@@ -44,6 +45,12 @@ enum Command {
     ///
     /// Relays and store are read and never written; what is not configured is filled in as for `invoke`.
     Context(context::Request),
+    /// Signs drafts of a soul and of skills with the agent's key and sends them to its relays.
+    ///
+    /// Needs DIDACTYL_NSEC and DIDACTYL_RELAYS. A soul's draft is its text. A skill's draft is a text whose first lines
+    /// may be tags, such as ["trigger","dm","admin"], or an event in JSON. Skills that the adoption list does not name
+    /// are appended to it.
+    Publish(publish::Request),
 }
 
 /// What a command that runs the agent takes in the place of variables.
@@ -80,6 +87,9 @@ impl Cli {
             Command::Demo { overrides } => demo::run(&overrides, &mut out).await,
             Command::Context(request) => context::run(&request, &mut out).await,
             Command::Invoke { file, overrides } => invoke::run(&file, &overrides, &mut out).await,
+            Command::Publish(request) => {
+                publish::run(&request, &|name| std::env::var(name).ok(), &mut out).await
+            }
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,

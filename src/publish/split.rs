@@ -19,9 +19,12 @@ pub(super) fn split(text: &str, max_bytes: usize) -> impl Iterator<Item = String
                 return None;
             }
             let opening = open.filter(|_| is_roomy).map(|fence| format!("{}\n", fence.line)).unwrap_or_default();
-            let room = if is_roomy { max_bytes.saturating_sub(opening.len() + MAX_FENCE_BYTES) } else { max_bytes };
-            let room = if opening.len() + rest.len() <= max_bytes { max_bytes } else { room };
-            let (part, more) = rest.split_at_checked(cut_at(rest, room)).unwrap_or((rest, ""));
+            let room = max_bytes.saturating_sub(opening.len());
+            let mut len = cut_at(rest, room);
+            if is_roomy && len < rest.len() && fence_after(open, rest.get(..len).unwrap_or_default()).is_some() {
+                len = cut_at(rest, room.saturating_sub(MAX_FENCE_BYTES));
+            }
+            let (part, more) = rest.split_at_checked(len).unwrap_or((rest, ""));
             let after = fence_after(open, part);
             let closing = match after {
                 Some(fence) if is_roomy && !more.is_empty() => {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use didactyl::app::App;
 use didactyl::assemble::assemble;
-use didactyl::cli::context::{Format, show};
+use didactyl::cli::context::{self, Format, Request};
 use didactyl::clock::Deadline;
 use didactyl::load;
 use didactyl::tools::registry::Registry;
@@ -15,8 +16,8 @@ use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timest
 use serde_json::{Value, json};
 use tokio::sync::Barrier;
 
-use crate::agent::{TestAgent, nip04, nip17, secret, trigger};
-use crate::round_trips::{Counter, Counts};
+use crate::agent::{TestAgent, nip04, nip17, nip17_at, secret, trigger};
+use crate::round_trips::Counter;
 
 /// Didactyl's default template, below a personality.
 const DEFAULT_SOUL: &str = include_str!("../../src/cli/seed/soul.md");
@@ -38,6 +39,14 @@ async fn publish_soul(agent: &TestAgent, by: u64, content: &str) {
     agent.publish([signed(&secret(1), 31120, &[&["d", "soul"]], content, later(by))]).await;
     // What was read before is no longer fresh.
     agent.clock.forward(Duration::from_secs(61));
+}
+
+async fn show(
+    app: &App,
+    payload: Option<&str>,
+    format: Format,
+) -> Result<String, Box<dyn std::error::Error>> {
+    context::show(app, payload, &Request { format, ..Request::default() }).await
 }
 
 async fn parts(agent: &TestAgent, payload: Option<&str>) -> Value {
@@ -62,7 +71,9 @@ fn outline(parts: &Value) -> Vec<String> {
 /// A conversation of `turns` messages and as many answers.
 async fn converse(agent: &TestAgent, turns: usize) {
     for turn in 0..turns {
-        agent.deliver(&[nip04(&secret(2), &format!("message {turn}"))]).await;
+        let at = agent.app.clock.now();
+        agent.deliver(&[nip17_at(&secret(2), &format!("message {turn}"), at)]).await;
+        agent.clock.forward(Duration::from_secs(10));
     }
 }
 
@@ -199,11 +210,7 @@ async fn what_is_shown_is_what_is_sent_and_showing_it_sends_nothing() {
         show(&agent.app, Some(&dm), format).await.unwrap();
     }
     let counts = counter.take();
-    assert_eq!(
-        Counts { rows_written: 0, model_calls: 0, publishes: 0, ..counts.clone() },
-        counts,
-        "nothing is written, asked or published"
-    );
+    assert_eq!((counts.rows_written, counts.model_calls, counts.publishes), (0, 0, 0), "{counts:?}");
     assert!(counts.rows_read > 0);
     didactyl::handler::handle(&agent.app, &dm, Deadline::after(crate::agent::BUDGET)).await.unwrap();
     let sent = agent.model.requests().pop().unwrap().body;
@@ -228,7 +235,8 @@ async fn each_kind_of_trigger_has_its_context() {
     let agent = TestAgent::bare(crate::agent::echo).await;
     let author = secret(1).public_key();
     let skill = |d: &str, trigger: &[&str], content: &str| {
-        signed(&secret(1), 31123, &[&["d", d], &[&["trigger"], trigger].concat()], content, 1_796_000_000)
+        let trigger: Vec<&str> = ["trigger"].into_iter().chain(trigger.iter().copied()).collect();
+        signed(&secret(1), 31123, &[&["d", d], &trigger], content, 1_796_000_000)
     };
     let names = ["dm", "cron", "note", "hook", "chain"];
     let coordinates: Vec<String> = names.iter().map(|d| format!("31123:{author}:{d}")).collect();
@@ -323,6 +331,38 @@ async fn a_stored_run_shows_the_context_that_it_would_have_now() {
     let by_id = show(&agent.app, Some(&json!({"type": "resume", "run": run}).to_string()), Format::Json).await;
     let by_event = show(&agent.app, Some(&serde_json::to_string(&event).unwrap()), Format::Json).await;
     assert_eq!(by_id.unwrap(), by_event.unwrap());
+}
+
+#[tokio::test]
+async fn drafts_are_laid_over_what_the_agent_has_and_new_ones_come_last() {
+    let agent = TestAgent::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let request = Request {
+        soul: Some(file("soul.md", "A drafted soul.")),
+        skill: vec![
+            file("identity.md", "A drafted identity."),
+            file("extra.md", "[\"trigger\",\"dm\"]\n\n# Extra\n\nOnly a draft.\n"),
+        ],
+        format: Format::Md,
+        ..Request::default()
+    };
+    let before = agent.on_relay(nostr::prelude::Filter::new()).await.len();
+    let shown = context::show(&agent.app, None, &request).await.unwrap();
+    let at = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text} is not in {shown}"));
+    assert!(at("A drafted soul.") < at("## Chat"));
+    assert!(at("## Chat") < at("A drafted identity.") && at("A drafted identity.") < at("## Extra"));
+    assert!(!shown.contains("sovereign agent living on Nostr"), "{shown}");
+    // Nothing of it was published or kept.
+    assert_eq!(agent.on_relay(nostr::prelude::Filter::new()).await.len(), before);
+    assert!(!show(&agent.app, None, Format::Md).await.unwrap().contains("draft"));
+    let faulty = Request { skill: vec![file("bad.md", "[\"trigger\",\"telepathy\"]\n\ntext")], ..Request::default() };
+    let told = context::show(&agent.app, None, &faulty).await.unwrap_err().to_string();
+    assert!(told.contains("bad.md") && told.contains("has a type that is not known"), "{told}");
 }
 
 /// A tool that templates may name, and what it does when it is asked.

@@ -28,6 +28,7 @@ mod hostile;
 mod interop;
 mod measure;
 mod once;
+mod publish;
 mod relay;
 mod relay_cases;
 mod retry;
