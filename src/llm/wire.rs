@@ -244,15 +244,22 @@ fn read_finish_reason(choice: &Value, calls: bool) -> FinishReason {
 
 fn read_usage(body: &Value) -> Option<Usage> {
     let usage = body.get("usage").filter(|u| u.is_object())?;
-    let count = |names: [&str; 2]| {
-        let value = names.iter().find_map(|name| usage.get(*name))?;
+    let count = |pointers: &[&str]| {
+        let value = pointers.iter().find_map(|pointer| usage.pointer(pointer))?;
         // Some proxies write counts as floats; the cast saturates.
         value.as_u64().or_else(|| value.as_f64().map(|float| float as u64))
     };
-    let input = count(["prompt_tokens", "input_tokens"]);
-    let output = count(["completion_tokens", "output_tokens"]);
-    (input.is_some() || output.is_some())
-        .then(|| Usage { input_tokens: input.unwrap_or(0), output_tokens: output.unwrap_or(0) })
+    let usage = Usage {
+        input_tokens: count(&["/prompt_tokens", "/input_tokens"]),
+        cached_input_tokens: count(&[
+            "/prompt_tokens_details/cached_tokens",
+            "/input_tokens_details/cached_tokens",
+            "/prompt_cache_hit_tokens",
+            "/cached_tokens",
+        ]),
+        output_tokens: count(&["/completion_tokens", "/output_tokens"]),
+    };
+    (usage != Usage::default()).then_some(usage)
 }
 
 #[cfg(test)]
@@ -412,12 +419,22 @@ mod tests {
     #[test]
     fn usage_is_read_where_it_is_and_missing_where_it_is_not() {
         let usage = |usage: Value| read_usage(&json!({"usage": usage}));
+        let told = |input, cached, output| {
+            Some(Usage { input_tokens: input, cached_input_tokens: cached, output_tokens: output })
+        };
         assert_eq!(usage(json!(null)), None);
         assert_eq!(usage(json!({})), None);
-        let both = Some(Usage { input_tokens: 3, output_tokens: 2 });
+        let both = told(Some(3), None, Some(2));
         assert_eq!(usage(json!({"prompt_tokens": 3, "completion_tokens": 2.0})), both);
         assert_eq!(usage(json!({"input_tokens": 3, "output_tokens": 2})), both);
-        assert_eq!(usage(json!({"prompt_tokens": 3})), Some(Usage { input_tokens: 3, output_tokens: 0 }));
+        assert_eq!(usage(json!({"prompt_tokens": 3, "completion_tokens": null})), told(Some(3), None, None));
+        for cached in [
+            json!({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}),
+            json!({"prompt_tokens": 3, "prompt_cache_hit_tokens": 1, "prompt_cache_miss_tokens": 2}),
+            json!({"prompt_tokens": 3, "prompt_tokens_details": null, "cached_tokens": 1}),
+        ] {
+            assert_eq!(usage(cached.clone()), told(Some(3), Some(1), None), "{cached}");
+        }
     }
 
     #[test]

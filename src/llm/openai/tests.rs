@@ -68,7 +68,7 @@ async fn the_demo_calls_the_tool_and_answers_with_its_result() {
     let last = ask(&server, &messages, &[tool("time")]).await.unwrap();
     assert_eq!(last.content, format!("{LABEL} It is 2026-01-02T03:04:05Z."));
     assert_eq!((last.model.as_str(), last.finish_reason), ("scripted/demo", FinishReason::Stop));
-    assert!(last.usage.is_some_and(|u: Usage| u.input_tokens > 0 && u.output_tokens > 0));
+    assert!(last.usage.is_some_and(|u: Usage| u.input_tokens > Some(0) && u.output_tokens > Some(0)));
     assert_eq!((server.calls(), server.refusals()), (2, vec![]));
     assert_eq!(server.requests()[0].authorization.as_deref(), Some("Bearer sk-test-SEKRIT"));
 }
