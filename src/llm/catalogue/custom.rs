@@ -264,7 +264,28 @@ mod tests {
         let faults: Vec<String> = table.iter().map(|text| Custom::parse(text).unwrap_err()).collect();
         let faults = faults.join("\n");
         assert!(!faults.contains("SEKRIT"), "{faults}");
-        insta::assert_snapshot!(faults, @"");
+        insta::assert_snapshot!(faults, @r#"
+        is not JSON: line 1, column 1
+        is not a JSON object
+        has a field 1 that is none of providers, models, keywords
+        has a field 1 that is not an object
+        models, entry 1: its name is not provider/model
+        models, entry 2: it is not an object
+        models, entry 1: context_window is not a whole number above 0
+        models, entry 1: max_output is not a whole number above 0
+        models, entry 1: a price needs both input_usd and output_usd
+        models, entry 1: input_usd is not a number of dollars per million tokens
+        models, entry 1: temperature is neither true nor false
+        models, entry 1: token_limit is none of max_tokens, max_completion_tokens
+        models, entry 1: its field 2 is not known; known are context_window, max_output, input_usd, cached_input_usd, output_usd, tools, tool_choice_none, parallel_tool_calls, system_first, temperature, token_limit, seed, null_content, stream, stream_usage, first_token_seconds, idle_seconds
+        providers, entry 1: its name is not made of lower case letters, digits, - and _
+        providers, entry 1: base_url is not an http or https URL
+        providers, entry 1: base_url is not a text
+        providers, entry 1: key_variable is not the name of a variable: the key itself goes into that one
+        keywords, entry 1: it is none of cheap, fast, smart, long-context, private
+        keywords, entry 1: its chain is not of the form provider/model, provider/model
+        keywords, entry 1: its chain is not a text such as "provider/model, provider/model"
+        "#);
     }
 
     #[test]
