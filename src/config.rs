@@ -6,15 +6,17 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
-use nostr::prelude::{FromBech32, FromMnemonic, Keys, Nip19Profile, PublicKey, RelayUrl};
+use nostr::prelude::{FromBech32, FromMnemonic, Keys, Nip19Profile, PublicKey, RelayUrl, ToBech32};
 use tracing_subscriber::EnvFilter;
 
 use crate::aws;
 use crate::hash::sha256;
 use crate::llm::catalogue::{Chain, ChainError, Custom, Providers};
 use crate::relay::address;
+use crate::secret::{Mask, Secret};
 
 /// The checked configuration.
 #[derive(Debug, Clone)]
@@ -41,6 +43,49 @@ pub struct Config {
     pub log: String,
     /// How old a message may be to be worked; `None` is any age (`DIDACTYL_MAX_AGE`).
     pub max_age: Option<Duration>,
+    /// The most model calls of a run that may use tools, where no request asks for fewer or more
+    /// (`DIDACTYL_MAX_TURNS`).
+    pub max_turns: u32,
+    /// Whether what the model is asked is written down for people (`DIDACTYL_CONTEXT_DEBUG`).
+    pub context_debug: ContextDebug,
+    /// Where it is written down as files (`DIDACTYL_CONTEXT_DIR`); none is the working directory.
+    pub context_dir: Option<PathBuf>,
+    /// All that is secret in the variables, in each spelling that may come to stand in a text.
+    pub secrets: Mask,
+}
+
+/// How much of what the model is asked is written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContextDebug {
+    /// Nothing.
+    Off,
+    /// The context that a run begins with.
+    Init,
+    /// That, and the messages of each turn.
+    Full,
+}
+
+impl ContextDebug {
+    /// Its name in the variable and on the command line.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Init => "init",
+            Self::Full => "full",
+        }
+    }
+}
+
+impl FromStr for ContextDebug {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Off, Self::Init, Self::Full]
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+            .ok_or_else(|| "is not a mode: give off, init or full".to_owned())
+    }
 }
 
 /// A store by its kind and place.
@@ -81,6 +126,8 @@ pub struct ConfigError(pub Vec<String>);
 const DEFAULT_STORE: &str = "sqlite:didactyl.sqlite";
 /// Where no `DIDACTYL_MAX_AGE` is set.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Where no `DIDACTYL_MAX_TURNS` is set.
+const DEFAULT_MAX_TURNS: &str = "16";
 /// A claim outlives its message; of a longer age the stores could not express when it ends.
 const LONGEST_MAX_AGE: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 /// A shorter plain token can be guessed.
@@ -109,6 +156,9 @@ impl Config {
             Err(_) => Err("is not a log filter: give for example info or didactyl=debug,info".to_owned()),
         });
         let max_age = reader.optional("DIDACTYL_MAX_AGE", parse_age).unwrap_or(Some(DEFAULT_MAX_AGE));
+        let max_turns = reader.or_default("DIDACTYL_MAX_TURNS", DEFAULT_MAX_TURNS, parse_turns);
+        let context_debug = reader.or_default("DIDACTYL_CONTEXT_DEBUG", "off", str::parse);
+        let context_dir = reader.get("DIDACTYL_CONTEXT_DIR").map(PathBuf::from);
 
         let admin_is_agent =
             matches!((&keys, &admins), (Some(keys), Some(admins)) if admins.contains(&keys.public_key()));
@@ -117,7 +167,7 @@ impl Config {
                 .faults
                 .push("DIDACTYL_ADMIN names the agent's own key: it needs a key of yours".to_owned());
         }
-        match (keys, admins, relays, store, models, api_tokens, log) {
+        match (keys, admins, relays, store, models, api_tokens, log, max_turns, context_debug) {
             (
                 Some(keys),
                 Some(admins),
@@ -126,7 +176,10 @@ impl Config {
                 Some((llm, providers)),
                 Some(api_tokens),
                 Some(log),
+                Some(max_turns),
+                Some(context_debug),
             ) if reader.faults.is_empty() => Ok(Self {
+                secrets: secrets(&reader, &keys, &providers),
                 keys,
                 admins,
                 relays,
@@ -138,6 +191,9 @@ impl Config {
                 queue_url,
                 log,
                 max_age,
+                max_turns,
+                context_debug,
+                context_dir,
             }),
             _ => Err(ConfigError(reader.faults)),
         }
@@ -267,6 +323,20 @@ fn parse_llm(
     Ok((chain, providers))
 }
 
+/// What no text for people may hold. The agent's key counts in each spelling, not only in the one that was given.
+fn secrets(reader: &Reader<'_>, keys: &Keys, providers: &Providers) -> Mask {
+    let mut secrets = vec![keys.secret_key().to_secret_hex()];
+    secrets.extend(keys.secret_key().to_bech32());
+    let upper: Vec<String> = secrets.iter().map(|key| key.to_ascii_uppercase()).collect();
+    secrets.extend(upper);
+    secrets
+        .extend(reader.get("DIDACTYL_NSEC").map(|key| key.split_whitespace().collect::<Vec<_>>().join(" ")));
+    let tokens = reader.get("DIDACTYL_API_TOKEN").unwrap_or_default();
+    secrets.extend(list(&tokens).filter_map(|entry| token_of(entry).ok()).map(|(_, token)| token.to_owned()));
+    secrets.extend(["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"].iter().filter_map(|name| reader.get(name)));
+    Mask::new(secrets.into_iter().map(Secret::new).chain(providers.keys().cloned()))
+}
+
 fn parse_store(text: &str) -> Result<StoreChoice, String> {
     match text.split_once(':') {
         Some(("sqlite", path)) if !path.is_empty() => Ok(StoreChoice::Sqlite(path.into())),
@@ -294,6 +364,11 @@ fn parse_age(text: &str) -> Result<Option<Duration>, String> {
     Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
 }
 
+fn parse_turns(text: &str) -> Result<u32, String> {
+    let turns = text.parse().ok().filter(|turns| (1..=1000).contains(turns));
+    turns.ok_or_else(|| "is not a whole number from 1 to 1000".to_owned())
+}
+
 fn parse_tokens(text: &str) -> Result<Vec<ApiToken>, String> {
     list(text)
         .enumerate()
@@ -301,17 +376,22 @@ fn parse_tokens(text: &str) -> Result<Vec<ApiToken>, String> {
         .collect()
 }
 
-fn parse_token(entry: &str) -> Result<ApiToken, String> {
-    let (scope, token) = match entry.split_once('=') {
-        Some(("all", token)) => (Scope::All, token),
-        Some(("read", token)) => (Scope::Read, token),
-        Some(("bridge", token)) => (Scope::Bridge, token),
+/// The scope and the token of an entry.
+fn token_of(entry: &str) -> Result<(Scope, &str), String> {
+    match entry.split_once('=') {
+        Some(("all", token)) => Ok((Scope::All, token)),
+        Some(("read", token)) => Ok((Scope::Read, token)),
+        Some(("bridge", token)) => Ok((Scope::Bridge, token)),
         // A base64 token may end in `=`; only a word that is followed by more is a scope.
         Some((_, rest)) if !rest.trim_matches('=').is_empty() => {
-            return Err("has an unknown scope: all, read and bridge are known".to_owned());
+            Err("has an unknown scope: all, read and bridge are known".to_owned())
         }
-        _ => (Scope::All, entry),
-    };
+        _ => Ok((Scope::All, entry)),
+    }
+}
+
+fn parse_token(entry: &str) -> Result<ApiToken, String> {
+    let (scope, token) = token_of(entry)?;
     let sha256 = match token.strip_prefix("sha256:") {
         Some(hex) => unhex32(hex).ok_or("has a sha256 that is not 64 hex digits")?,
         None if token.chars().count() < MIN_TOKEN_CHARS => {
@@ -393,7 +473,27 @@ mod tests {
         assert_eq!(config.admins, [PublicKey::from_hex(ADMIN).unwrap()]);
         assert_eq!(config.store, StoreChoice::Sqlite("didactyl.sqlite".into()));
         assert_eq!(config.max_age, Some(Duration::from_secs(604_800)));
+        assert_eq!(config.max_turns, 16);
         assert_eq!((config.log.as_str(), config.agent_name, config.api_tokens.len()), ("info", None, 0));
+        assert_eq!((config.context_debug, config.context_dir), (ContextDebug::Off, None));
+    }
+
+    #[test]
+    fn context_snapshots_have_three_modes() {
+        let mode = |text: &str| with("DIDACTYL_CONTEXT_DEBUG", text).unwrap().context_debug;
+        assert_eq!(["off", "init", " full "].map(mode), [ContextDebug::Off, ContextDebug::Init, ContextDebug::Full]);
+        let told = fault("DIDACTYL_CONTEXT_DEBUG", "on");
+        assert_eq!(told, "DIDACTYL_CONTEXT_DEBUG is not a mode: give off, init or full");
+    }
+
+    #[test]
+    fn the_agents_key_is_secret_in_each_of_its_spellings() {
+        let secrets = with("DIDACTYL_NSEC", &WORDS_12.replace(' ', "\n")).unwrap().secrets;
+        let nsec = Keys::parse(KEY_12).unwrap().secret_key().to_bech32().unwrap();
+        for spelling in [WORDS_12, KEY_12, &KEY_12.to_uppercase(), &nsec, &nsec.to_uppercase(), "sk-test"] {
+            assert_eq!(secrets.redact(&format!("<{spelling}>")), "<[redacted]>");
+        }
+        assert_eq!(secrets.redact(ADMIN), ADMIN);
     }
 
     #[test]
@@ -405,6 +505,17 @@ mod tests {
         - DIDACTYL_RELAYS is not set: give at least one relay
         - DIDACTYL_LLM is not set: give a model such as openai/gpt-4o-mini
         ");
+    }
+
+    #[test]
+    fn the_turns_of_a_run_are_limited_by_a_number() {
+        assert_eq!(with("DIDACTYL_MAX_TURNS", " 3 ").unwrap().max_turns, 3);
+        for text in ["0", "1001", "-1", "many", "4.0"] {
+            assert_eq!(
+                fault("DIDACTYL_MAX_TURNS", text),
+                "DIDACTYL_MAX_TURNS is not a whole number from 1 to 1000"
+            );
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::relay::Target;
 use crate::run::journal::{Journal, fit};
 use crate::run::publisher::{CallPublisher, Versions};
 use crate::run::{Run, Step, ToolResult};
+use crate::snapshots::Recorder;
 use crate::state::AgentState;
 use crate::store::keys::{self, Place};
 use crate::tools::ToolContext;
@@ -45,6 +46,7 @@ pub async fn drive(
         tracing::warn!(%error, "no model can be asked");
         Error::NoAnswer { reason: "no model that the skill asks for can be used", transient: false }
     })?;
+    let snapshots = Recorder::new(app, trigger, &claim.record.run_id, &context);
     let mut run = Run::new(context.messages, context.tools, context.params, model.id(), context.max_turns);
 
     let read_targets = load::read_targets(app, state);
@@ -57,6 +59,7 @@ pub async fn drive(
         read_targets,
         deadline,
         versions: Versions::default(),
+        snapshots,
     };
     let (mut model_ms, mut tools_ms) = (0, 0);
     let result = driver.to_the_end(&mut run, &mut model_ms, &mut tools_ms).await;
@@ -81,6 +84,7 @@ pub(super) struct Driver<'a> {
     pub(super) read_targets: Vec<Target>,
     pub(super) deadline: Deadline,
     pub(super) versions: Versions,
+    snapshots: Recorder<'a>,
 }
 
 impl Driver<'_> {
@@ -122,7 +126,11 @@ impl Driver<'_> {
         if let Some(answer) = self.journal.answer(turn) {
             return Ok(answer.clone());
         }
-        let answer = self.app.llm.complete(request, self.deadline.work_until()).await.map_err(model_error)?;
+        let (answer, ()) = tokio::join!(
+            self.app.llm.complete(request, self.deadline.work_until()),
+            self.snapshots.model_is_asked(turn, request.messages, self.deadline),
+        );
+        let answer = answer.map_err(model_error)?;
         if answer.tool_calls.is_empty() {
             return Ok(answer);
         }

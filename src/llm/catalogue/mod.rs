@@ -79,6 +79,11 @@ impl Providers {
         Self { resolved, custom }
     }
 
+    /// The keys of all providers.
+    pub fn keys(&self) -> impl Iterator<Item = &Secret> {
+        self.resolved.values().flatten().filter_map(|provider| provider.key.as_ref())
+    }
+
     /// The model behind `id`.
     ///
     /// # Errors
