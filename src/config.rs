@@ -481,7 +481,10 @@ mod tests {
     #[test]
     fn context_snapshots_have_three_modes() {
         let mode = |text: &str| with("DIDACTYL_CONTEXT_DEBUG", text).unwrap().context_debug;
-        assert_eq!(["off", "init", " full "].map(mode), [ContextDebug::Off, ContextDebug::Init, ContextDebug::Full]);
+        assert_eq!(
+            ["off", "init", " full "].map(mode),
+            [ContextDebug::Off, ContextDebug::Init, ContextDebug::Full]
+        );
         let told = fault("DIDACTYL_CONTEXT_DEBUG", "on");
         assert_eq!(told, "DIDACTYL_CONTEXT_DEBUG is not a mode: give off, init or full");
     }

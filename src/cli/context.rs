@@ -180,7 +180,11 @@ async fn trigger_of(app: &App, json: &str) -> Result<Trigger, Failure> {
                 Some(run) => Payload::Resume { run: run.to_owned() },
                 None => Payload::parse(&record.body)?,
             },
-            _ => return Err("the batch has several records, and each has a context of its own: give one".into()),
+            _ => {
+                return Err(
+                    "the batch has several records, and each has a context of its own: give one".into()
+                );
+            }
         },
         payload => payload,
     };
@@ -191,7 +195,9 @@ async fn trigger_of(app: &App, json: &str) -> Result<Trigger, Failure> {
         Payload::Webhook { webhook, id } => {
             Trigger::webhook(webhook, id.as_deref().unwrap_or(NO_ID), admin, now)
         }
-        Payload::FunctionUrl | Payload::Sqs(_) => return Err("a payload inside a payload starts nothing".into()),
+        Payload::FunctionUrl | Payload::Sqs(_) => {
+            return Err("a payload inside a payload starts nothing".into());
+        }
     };
     match &trigger.source {
         Source::Dm(Dm { notice: Some(notice), .. }) => {
@@ -223,7 +229,8 @@ fn of_events(app: &App, batch: &RelayEvents) -> Result<Trigger, Failure> {
         (1, Some(trigger)) => Ok(trigger),
         (0, _) => Err(format!("the payload starts no run: {}", reasons.join("; ")).into()),
         (several, _) => {
-            Err(format!("the payload starts {several} runs, each with a context of its own: give one event").into())
+            Err(format!("the payload starts {several} runs, each with a context of its own: give one event")
+                .into())
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Which providers and models there are, what is known of them, and which model of a chain can be asked.
 //!
 //! Every provider speaks OpenAI chat completions; the differences are fields of [`ModelInfo`]. What is known lies in
-//! layers, the first that speaks counts: the operator's word on a model, [`known`]'s on it, then both on its provider,
+//! layers, the first that speaks counts: the operator's word on a model, the built-in one on it, then both on its provider,
 //! then what is safe with anybody. Nothing here reads the environment or the network: variables come through a lookup.
 
 mod chain;
@@ -100,7 +100,9 @@ impl Providers {
 
     /// Each provider by its name: what it needs, or what it lacks.
     pub fn all(&self) -> impl Iterator<Item = (&str, Result<&Provider, &str>)> {
-        self.resolved.iter().map(|(name, resolved)| (name.as_str(), resolved.as_ref().map_err(String::as_str)))
+        self.resolved
+            .iter()
+            .map(|(name, resolved)| (name.as_str(), resolved.as_ref().map_err(String::as_str)))
     }
 
     /// The models that the catalogue knows, the operator's first.
