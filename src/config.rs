@@ -198,6 +198,22 @@ impl Config {
             _ => Err(ConfigError(reader.faults)),
         }
     }
+
+    /// The agent's keys and the configured relays: all that a command needs that only signs and sends.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with every fault of these two.
+    pub fn keys_and_relays(
+        vars: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<(Keys, Vec<RelayUrl>), ConfigError> {
+        let mut reader = Reader { vars, faults: Vec::new() };
+        let keys = reader.required("DIDACTYL_NSEC", "the agent's secret key", parse_keys);
+        let relays = reader.required("DIDACTYL_RELAYS", "at least one relay", parse_relays);
+        match (keys, relays) {
+            (Some(keys), Some(relays)) => Ok((keys, relays)),
+            _ => Err(ConfigError(reader.faults)),
+        }
+    }
 }
 
 /// Reads variables one by one and collects what is wrong.

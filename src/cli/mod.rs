@@ -4,6 +4,7 @@ pub mod context;
 mod demo;
 mod invoke;
 mod models;
+pub mod publish;
 pub mod sandbox;
 pub mod seed;
 
@@ -47,6 +48,12 @@ enum Command {
     Context(context::Request),
     /// Lists the models that the present environment can use, and what the others lack. Asks no provider.
     Models,
+    /// Signs drafts of a soul and of skills with the agent's key and sends them to its relays.
+    ///
+    /// Needs DIDACTYL_NSEC and DIDACTYL_RELAYS. A soul's draft is its text. A skill's draft is a text whose first lines
+    /// may be tags, such as ["trigger","dm","admin"], or an event in JSON. Skills that the adoption list does not name
+    /// are appended to it.
+    Publish(publish::Request),
 }
 
 /// What a command that runs the agent takes in the place of variables.
@@ -84,6 +91,9 @@ impl Cli {
             Command::Context(request) => context::run(&request, &mut out).await,
             Command::Invoke { file, overrides } => invoke::run(&file, &overrides, &mut out).await,
             Command::Models => models::run(&|name| std::env::var(name).ok(), &mut out),
+            Command::Publish(request) => {
+                publish::run(&request, &|name| std::env::var(name).ok(), &mut out).await
+            }
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,

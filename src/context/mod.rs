@@ -230,6 +230,14 @@ pub fn assemble(input: &Input<'_>) -> Context {
     }
 }
 
+/// What cannot be read in a soul of this content, for an author who wants to know before publishing it.
+#[must_use]
+pub fn soul_warnings(content: &str) -> Vec<String> {
+    let mut warnings = Vec::new();
+    Soul::parse(content, &mut warnings);
+    warnings
+}
+
 /// The sections of the soul's template, or of the built-in one. That says nothing of the admin below tier admin, and
 /// vouches for no sender where there is none.
 fn sections(soul: &Soul, trigger: &Trigger, warnings: &mut Vec<String>) -> Vec<Section> {

@@ -31,7 +31,12 @@ impl Phase {
     #[must_use]
     pub fn of(trigger: &Trigger) -> Self {
         match trigger.source {
-            Source::Dm(_) => Self::Dm,
+            Source::Prompt(_) => Self::AgentApi,
+            Source::Dm(_)
+            | Source::Cron(_)
+            | Source::Subscription(_)
+            | Source::Webhook(_)
+            | Source::Chain(_) => Self::Dm,
         }
     }
 

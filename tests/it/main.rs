@@ -29,6 +29,7 @@ mod interop;
 mod measure;
 mod once;
 mod providers;
+mod publish;
 mod relay;
 mod relay_cases;
 mod retry;
