@@ -25,7 +25,7 @@ fn answer(content: &str, tool_calls: Vec<ToolCall>) -> ChatAnswer {
         content: content.into(),
         tool_calls,
         finish_reason: FinishReason::Stop,
-        usage: Some(Usage { input_tokens: 10, output_tokens: 1 }),
+        usage: Some(Usage { input_tokens: Some(10), cached_input_tokens: None, output_tokens: Some(1) }),
         model: "p/used".into(),
     }
 }
@@ -51,7 +51,7 @@ fn a_text_ends_the_run() {
     assert_eq!(tool_choice(&run), Some(ToolChoice::Auto));
     run.model_answered(answer(" hello\n", vec![]));
     assert_eq!(run.next(), done("hello"));
-    assert_eq!((run.turns().len(), run.usage().input_tokens), (1, 10));
+    assert_eq!((run.turns().len(), run.usage().input_tokens), (1, Some(10)));
     assert_eq!(run.model_used(), "p/used");
 }
 
