@@ -7,7 +7,9 @@
 //! Fired skills form one markdown document, the soul's template decides what stands around it, and the current
 //! message comes last. Compaction and the model's window are left to the run.
 
+pub mod compaction;
 mod document;
+pub mod excerpt;
 mod layers;
 mod markdown;
 mod render;

@@ -43,6 +43,7 @@
 //! ```
 
 pub mod driver;
+mod guards;
 pub mod journal;
 mod machine;
 mod publisher;
