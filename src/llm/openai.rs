@@ -62,7 +62,7 @@ impl OpenAi {
 
     async fn ask(&self, model: &Model, request: &ChatRequest<'_>) -> Result<ChatAnswer, LlmError> {
         let key = model.provider.key.as_ref();
-        let body = wire::write_request(request, &model.name, model.provider.token_limit);
+        let body = wire::write_request(request, &model.name, model.info.token_limit);
         let mut post = self.client.post(format!("{}/chat/completions", model.provider.base_url)).json(&body);
         if let Some(key) = key {
             post = post.bearer_auth(key.expose());

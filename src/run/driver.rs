@@ -11,7 +11,6 @@ use crate::clock::{Deadline, Stopwatch};
 use crate::context::Context;
 use crate::error::Error;
 use crate::llm::LlmError;
-use crate::llm::catalogue::Chain;
 use crate::load;
 use crate::record::Claim;
 use crate::relay::Target;
@@ -41,7 +40,7 @@ pub async fn drive(
 ) -> Result<String, Error> {
     claim.record.skills =
         context.skills.iter().map(|skill| (skill.coordinate.to_string(), skill.event_id)).collect();
-    let chain = Chain::lenient(&context.model_chain, &app.config.llm);
+    let chain = app.config.providers.chain(&context.model_chain, &app.config.llm);
     let model = app.config.providers.first_usable(&chain).map_err(|error| {
         tracing::warn!(%error, "no model can be asked");
         Error::NoAnswer { reason: "no model that the skill asks for can be used", transient: false }
