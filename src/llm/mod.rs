@@ -4,6 +4,7 @@
 
 pub mod catalogue;
 mod failure;
+pub mod fallback;
 pub mod openai;
 #[cfg(feature = "local")]
 pub mod scripted;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guards;
 use crate::chat::{
-    ArgumentsError, ChatAnswer, ChatRequest, FinishReason, Message, Params, ToolCall, ToolChoice, ToolSchema, Usage,
+    ArgumentsError, ChatAnswer, ChatRequest, FinishReason, Message, Params, ToolCall, ToolChoice, ToolSchema,
 };
 use crate::context::compaction::{Compaction, Log};
 
@@ -31,7 +31,6 @@ pub struct Run {
     model: String,
     max_turns: u32,
     turns: Vec<Turn>,
-    usage: Usage,
     /// Answers with calls that were cut off.
     cut_offs: u32,
     /// Answers with neither calls nor text.
@@ -139,7 +138,6 @@ impl Run {
             model,
             max_turns: max_turns.max(1),
             turns: Vec::new(),
-            usage: Usage::default(),
             cut_offs: 0,
             empty: 0,
             tools_are_over: false,
@@ -174,7 +172,6 @@ impl Run {
             State::Tools => return self.fail("a model's answer came while tools were to be run"),
             State::Done { .. } | State::Failed { .. } => return,
         }
-        self.usage = self.usage.plus(answer.usage.unwrap_or_default());
         self.model = answer.model;
         let text = answer.content.trim().to_owned();
         let wants_tools = !answer.tool_calls.is_empty();
@@ -272,16 +269,16 @@ impl Run {
         matches!(self.state, State::Done { .. } | State::Failed { .. })
     }
 
+    /// The tools on offer.
+    #[must_use]
+    pub fn tools(&self) -> &[ToolSchema] {
+        &self.tools
+    }
+
     /// The turns so far, for the run's record.
     #[must_use]
     pub fn turns(&self) -> &[Turn] {
         &self.turns
-    }
-
-    /// The tokens of all answers.
-    #[must_use]
-    pub fn usage(&self) -> Usage {
-        self.usage
     }
 
     /// `provider/model` that answered last; before the first answer, the one that is asked.

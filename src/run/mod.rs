@@ -45,7 +45,9 @@
 pub mod driver;
 mod guards;
 pub mod journal;
+mod ledger;
 mod machine;
+mod model;
 mod publisher;
 
 pub use machine::{RecordedCall, Run, Step, ToolResult, Turn};
