@@ -3,12 +3,16 @@
 //! The real thing is [`openai::OpenAi`], chat completions over HTTP for every provider of the [`catalogue`].
 
 pub mod catalogue;
+mod exchange;
 mod failure;
 pub mod fallback;
 pub mod openai;
+mod read;
 #[cfg(feature = "local")]
 pub mod scripted;
-mod wire;
+mod sse;
+mod stream;
+mod write;
 
 use std::time::Duration;
 
@@ -47,7 +51,7 @@ pub enum LlmError {
     #[error("the model refused the parameter {name}: {reason}")]
     RefusedParameter {
         /// The parameter's name on the wire.
-        name: String,
+        name: &'static str,
         /// The provider's words.
         reason: String,
     },

@@ -1,123 +1,14 @@
-//! Chat completions as JSON: written strictly, read leniently.
-//!
-//! Providers differ in what they forgive. What we send is what the strictest of them takes; what we read is walked as
-//! a [`Value`], so that a null, a missing field or an odd type costs that field and not the answer. What a status
-//! means is [`super::failure`]'s affair.
+//! Answers from JSON, read leniently: walked as a [`Value`], so that a null, a missing field or an odd type costs that
+//! field and not the answer. What a status means is [`super::failure`]'s affair, and what makes a body out of a stream
+//! [`super::stream`]'s.
 
-use std::collections::{HashMap, HashSet};
-
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::LlmError;
-use super::catalogue::TokenLimit;
-use crate::chat::{ChatAnswer, ChatRequest, FinishReason, Message, Role, ToolCall, ToolChoice, Usage};
+use crate::chat::{ChatAnswer, FinishReason, ToolCall, Usage};
 
-/// The longest tool name that providers take.
-const MAX_NAME_CHARS: usize = 64;
-
-/// What stands for a text that a tool message must have and does not.
-const NO_RESULT: &str = r#"{"success":false,"error":"no result was recorded for this call"}"#;
-
-/// The request's body.
-pub(super) fn write_request(request: &ChatRequest<'_>, model: &str, limit: TokenLimit) -> Value {
-    let mut body = Map::new();
-    body.insert("model".into(), model.into());
-    body.insert("messages".into(), write_messages(request.messages).into());
-    // `tool_choice` without tools is refused, and so is an empty list of tools.
-    if !request.tools.is_empty() {
-        let tool = |t: &crate::chat::ToolSchema| {
-            json!({"type": "function", "function": {
-                "name": t.name, "description": t.description, "parameters": t.parameters,
-            }})
-        };
-        body.insert("tools".into(), request.tools.iter().map(tool).collect());
-        let choice = match request.tool_choice {
-            ToolChoice::Auto => "auto",
-            ToolChoice::None => "none",
-        };
-        body.insert("tool_choice".into(), choice.into());
-    }
-    if let Some(temperature) = request.params.temperature {
-        body.insert("temperature".into(), temperature.into());
-    }
-    if let Some(max_tokens) = request.params.max_tokens {
-        let name = match limit {
-            TokenLimit::MaxTokens => "max_tokens",
-            TokenLimit::MaxCompletionTokens => "max_completion_tokens",
-        };
-        body.insert(name.into(), max_tokens.into());
-    }
-    if let Some(seed) = request.params.seed {
-        body.insert("seed".into(), seed.into());
-    }
-    Value::Object(body)
-}
-
-/// The messages, with no empty one, every call answered right behind it, and no id used twice.
-fn write_messages(messages: &[Message]) -> Vec<Value> {
-    let mut out = Vec::new();
-    let mut used_ids = HashSet::new();
-    let mut rest = messages;
-    while let [message, tail @ ..] = rest {
-        rest = tail;
-        match message.role {
-            // A result with no call in front of it.
-            Role::Tool => {}
-            Role::Assistant if !message.tool_calls.is_empty() => {
-                let results = tail.iter().take_while(|m| m.role == Role::Tool).count();
-                let (results, behind) = tail.split_at(results);
-                write_batch(message, results, &mut used_ids, &mut out);
-                rest = behind;
-            }
-            _ if message.content.trim().is_empty() => {}
-            role => out.push(json!({"role": role.as_str(), "content": message.content})),
-        }
-    }
-    out
-}
-
-/// An assistant's calls and, in their order, one result for each.
-fn write_batch(assistant: &Message, results: &[Message], used: &mut HashSet<String>, out: &mut Vec<Value>) {
-    let mut by_id: HashMap<&str, &str> = HashMap::new();
-    for result in results {
-        by_id.entry(result.tool_call_id.as_deref().unwrap_or_default()).or_insert(&result.content);
-    }
-    let mut calls = Vec::new();
-    let mut answers = Vec::new();
-    for call in &assistant.tool_calls {
-        let id = unused_id(&call.id, used);
-        let content = by_id.remove(call.id.as_str()).filter(|c| !c.trim().is_empty()).unwrap_or(NO_RESULT);
-        calls.push(json!({"id": id, "type": "function", "function": {
-            "name": wire_name(&call.name), "arguments": object_text(&call.arguments),
-        }}));
-        answers.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
-    }
-    let text = Some(&assistant.content).filter(|text| !text.trim().is_empty());
-    out.push(json!({"role": "assistant", "content": text, "tool_calls": calls}));
-    out.append(&mut answers);
-}
-
-/// `id`, or one made up where it is empty or taken.
-fn unused_id(id: &str, used: &mut HashSet<String>) -> String {
-    let mut id = if id.is_empty() { format!("call_{}", used.len()) } else { id.to_owned() };
-    while !used.insert(id.clone()) {
-        id.push('x');
-    }
-    id
-}
-
-/// A name that every provider takes: a model may have called a tool by a name that none would.
-fn wire_name(name: &str) -> String {
-    let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
-    let name: String = name.chars().take(MAX_NAME_CHARS).map(allowed).collect();
-    if name.is_empty() { "unnamed".to_owned() } else { name }
-}
-
-/// The arguments where they are the text of a JSON object, else `{}`: strict providers refuse a whole history for one
-/// call that a model wrote badly.
-fn object_text(arguments: &str) -> &str {
-    if serde_json::from_str::<Map<String, Value>>(arguments).is_ok() { arguments } else { "{}" }
-}
+/// The longest finish reason that is kept.
+const MAX_REASON_CHARS: usize = 64;
 
 /// The body of an answer as JSON.
 ///
@@ -129,27 +20,35 @@ pub(super) fn parse(body: &[u8]) -> Result<Value, LlmError> {
         .map_err(|_| LlmError::Unreadable(format!("{} bytes that are not JSON", body.len())))
 }
 
-/// The error that a body carries, whatever its status says.
+/// The error that a body carries, whatever its status says. Google wraps it into a list.
 pub(super) fn error_in(body: &Value) -> Option<&Value> {
+    let body = body.get(0).unwrap_or(body);
     let choice = body.pointer("/choices/0/error");
     body.get("error").into_iter().chain(choice).find(|error| !error.is_null())
 }
 
-/// The answer in a body without an error.
+/// The answer in a body without an error. `is_cut`: it broke off, and its last call may lack its end.
 ///
 /// # Errors
 /// [`LlmError::Unreadable`] where there is no message in it.
-pub(super) fn read_answer(body: &Value, model: &str) -> Result<ChatAnswer, LlmError> {
+pub(super) fn read_answer(body: &Value, model: &str, is_cut: bool) -> Result<ChatAnswer, LlmError> {
     let choice =
         body.pointer("/choices/0").ok_or_else(|| LlmError::Unreadable("it holds no choices".into()))?;
     let message = choice
         .get("message")
         .filter(|m| m.is_object())
         .ok_or_else(|| LlmError::Unreadable("its first choice holds no message".into()))?;
-    let tool_calls = read_calls(message);
+    let (mut tool_calls, is_last_bare) = read_calls(message);
+    let finish_reason = read_finish_reason(choice, !tool_calls.is_empty());
+    if (is_cut || finish_reason == FinishReason::Length)
+        && is_last_bare
+        && let Some(last) = tool_calls.last_mut()
+    {
+        last.arguments.clear();
+    }
     Ok(ChatAnswer {
         content: read_content(message),
-        finish_reason: read_finish_reason(choice, !tool_calls.is_empty()),
+        finish_reason,
         tool_calls,
         usage: read_usage(body),
         model: model.to_owned(),
@@ -170,7 +69,8 @@ fn read_content(message: &Value) -> String {
     message.get("refusal").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-fn part_text(part: &Value) -> Option<&str> {
+/// The text of one part of a content, where it is for the reader.
+pub(super) fn part_text(part: &Value) -> Option<&str> {
     match part {
         Value::String(text) => Some(text),
         // Parts of other types (`thinking`, `reasoning`) are not for the reader.
@@ -189,20 +89,29 @@ fn without_thoughts(text: &str) -> &str {
     }
 }
 
-fn read_calls(message: &Value) -> Vec<ToolCall> {
-    let calls = match message.get("tool_calls") {
-        Some(Value::Array(calls)) => calls.as_slice(),
-        _ => &[],
+/// The calls, and whether the last one has no arguments at all: none needed, or none written yet.
+fn read_calls(message: &Value) -> (Vec<ToolCall>, bool) {
+    let mut calls: Vec<&Value> = match message.get("tool_calls") {
+        Some(Value::Array(calls)) => calls.iter().filter(|call| call.is_object()).collect(),
+        _ => Vec::new(),
     };
     if calls.is_empty() {
         // The shape before there were several calls in one message.
-        return message.get("function_call").filter(|c| c.is_object()).map(read_call).into_iter().collect();
+        calls.extend(message.get("function_call").filter(|call| call.is_object()));
     }
-    calls.iter().filter(|c| c.is_object()).map(read_call).collect()
+    let is_last_bare = calls.last().is_some_and(|call| match function_of(call).get("arguments") {
+        None | Some(Value::Null) => true,
+        Some(arguments) => arguments.as_str().is_some_and(|text| text.trim().is_empty()),
+    });
+    (calls.into_iter().map(read_call).collect(), is_last_bare)
+}
+
+fn function_of(call: &Value) -> &Value {
+    call.get("function").filter(|function| function.is_object()).unwrap_or(call)
 }
 
 fn read_call(call: &Value) -> ToolCall {
-    let function = call.get("function").filter(|f| f.is_object()).unwrap_or(call);
+    let function = function_of(call);
     let text = |value: Option<&Value>| match value {
         Some(Value::String(text)) => text.trim().to_owned(),
         Some(Value::Number(number)) => number.to_string(),
@@ -238,7 +147,7 @@ fn read_finish_reason(choice: &Value, calls: bool) -> FinishReason {
         "length" | "max_tokens" => FinishReason::Length,
         _ if calls => FinishReason::ToolCalls,
         "" | "stop" | "end_turn" | "eos" | "tool_calls" | "function_call" | "tool_use" => FinishReason::Stop,
-        other => FinishReason::Other(other.chars().take(MAX_NAME_CHARS).collect()),
+        other => FinishReason::Other(other.chars().take(MAX_REASON_CHARS).collect()),
     }
 }
 
@@ -264,87 +173,16 @@ fn read_usage(body: &Value) -> Option<Usage> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::chat::{Params, ToolSchema};
 
     fn call(id: &str, name: &str, arguments: &str) -> ToolCall {
         ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
     }
 
     fn read(message: Value) -> ChatAnswer {
-        read_answer(&json!({"choices": [{"message": message}]}), "p/m").unwrap()
-    }
-
-    fn written(messages: &[Message]) -> String {
-        let lines: Vec<String> = write_messages(messages).iter().map(ToString::to_string).collect();
-        lines.join("\n")
-    }
-
-    #[test]
-    fn a_request_holds_only_what_was_asked_for() {
-        let messages = [Message::text(Role::User, "hi")];
-        let mut request = ChatRequest {
-            model: "p/m",
-            messages: &messages,
-            tools: &[],
-            tool_choice: ToolChoice::None,
-            params: &Params::default(),
-        };
-        insta::assert_snapshot!(write_request(&request, "m", TokenLimit::MaxTokens),
-            @r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#);
-
-        let tools = [ToolSchema {
-            name: "time".into(),
-            description: "Tells the time.".into(),
-            parameters: json!({"type": "object", "properties": {}}),
-        }];
-        let params = Params { temperature: Some(0.5), max_tokens: Some(9), seed: Some(-1) };
-        request.tools = &tools;
-        request.params = &params;
-        insta::assert_snapshot!(write_request(&request, "m", TokenLimit::MaxCompletionTokens),
-            @r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"time","description":"Tells the time.","parameters":{"type":"object","properties":{}}}}],"tool_choice":"none","temperature":0.5,"max_completion_tokens":9,"seed":-1}"#);
-    }
-
-    #[test]
-    fn every_call_is_answered_in_order_and_strays_and_empty_messages_are_left_out() {
-        let messages = [
-            Message::text(Role::System, " \n"),
-            Message::tool_result("stray", "x"),
-            Message::text(Role::User, "do it"),
-            Message::assistant(
-                "",
-                vec![call("a", "one", "{}"), call("b", "two", r#"{"x":1}"#), call("c", "3", "")],
-            ),
-            Message::tool_result("b", "B"),
-            Message::tool_result("a", " "),
-            Message::tool_result("b", "again"),
-            Message::assistant("  ", vec![]),
-            Message::text(Role::User, "thanks"),
-        ];
-        insta::assert_snapshot!(written(&messages), @r#"
-        {"role":"user","content":"do it"}
-        {"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"one","arguments":"{}"}},{"id":"b","type":"function","function":{"name":"two","arguments":"{\"x\":1}"}},{"id":"c","type":"function","function":{"name":"3","arguments":"{}"}}]}
-        {"role":"tool","tool_call_id":"a","content":"{\"success\":false,\"error\":\"no result was recorded for this call\"}"}
-        {"role":"tool","tool_call_id":"b","content":"B"}
-        {"role":"tool","tool_call_id":"c","content":"{\"success\":false,\"error\":\"no result was recorded for this call\"}"}
-        {"role":"user","content":"thanks"}
-        "#);
-    }
-
-    #[test]
-    fn repeated_ids_bad_arguments_and_bad_names_are_mended() {
-        let bad = ["", " ", "{\"content\":\"Hello wor", "[1]", "null"];
-        let calls = bad.iter().map(|a| call("same", "shell exec!", a)).collect();
-        let messages = [Message::assistant("text", calls), Message::tool_result("same", "R")];
-        let out = write_messages(&messages);
-        let mut ids = HashSet::new();
-        for (wire, result) in out[0]["tool_calls"].as_array().unwrap().iter().zip(&out[1..]) {
-            assert!(ids.insert(wire["id"].as_str().unwrap()), "the id {} is used twice", wire["id"]);
-            assert_eq!(wire["id"], result["tool_call_id"]);
-            assert_eq!(wire["function"]["arguments"], "{}");
-            assert_eq!(wire["function"]["name"], "shell_exec_");
-        }
-        assert_eq!((ids.len(), out.len()), (5, 6));
+        read_answer(&json!({"choices": [{"message": message}]}), "p/m", false).unwrap()
     }
 
     #[test]
@@ -404,12 +242,12 @@ mod tests {
         let calls = json!([{"id": "c", "function": {"name": "t"}}]);
         for reason in [json!("stop"), json!("end_turn"), json!("function_call"), json!(null), json!("")] {
             let choice = json!({"finish_reason": reason, "message": {"tool_calls": calls}});
-            let answer = read_answer(&json!({"choices": [choice]}), "p/m").unwrap();
+            let answer = read_answer(&json!({"choices": [choice]}), "p/m", false).unwrap();
             assert_eq!(answer.finish_reason, FinishReason::ToolCalls, "{reason}");
         }
         let reason = |reason: Value| {
             let choice = json!({"finish_reason": reason, "message": {"content": "done", "tool_calls": []}});
-            read_answer(&json!({"choices": [choice]}), "p/m").unwrap().finish_reason
+            read_answer(&json!({"choices": [choice]}), "p/m", false).unwrap().finish_reason
         };
         assert_eq!(reason(json!("tool_calls")), FinishReason::Stop);
         assert_eq!(reason(json!("length")), FinishReason::Length);
@@ -450,9 +288,33 @@ mod tests {
             b"[]",
         ];
         for body in table {
-            let error = parse(body).and_then(|body| read_answer(&body, "p/m")).unwrap_err();
+            let error = parse(body).and_then(|body| read_answer(&body, "p/m", false)).unwrap_err();
             assert!(matches!(&error, LlmError::Unreadable(_)), "{error}");
             assert!(!error.to_string().contains('<'), "{error}");
         }
+    }
+
+    #[test]
+    fn a_call_that_was_cut_before_its_arguments_is_not_one_without_any() {
+        let bare = |id: &str| json!({"id": id, "function": {"name": "t", "arguments": ""}});
+        let body = |reason: &str| json!({"choices": [{"finish_reason": reason, "message": {"tool_calls": [bare("a"), bare("b")]}}]});
+        let arguments = |reason: &str, is_cut| {
+            let answer = read_answer(&body(reason), "p/m", is_cut).unwrap();
+            answer.tool_calls.into_iter().map(|call| call.arguments).collect::<Vec<_>>()
+        };
+        assert_eq!(arguments("tool_calls", false), ["{}", "{}"]);
+        assert_eq!(arguments("tool_calls", true), ["{}", ""]);
+        assert_eq!(arguments("length", false), ["{}", ""]);
+    }
+
+    #[test]
+    fn an_error_is_found_wherever_it_is() {
+        let error = json!({"message": "no"});
+        for body in
+            [json!({"error": error}), json!([{"error": error}]), json!({"choices": [{"error": error}]})]
+        {
+            assert_eq!(error_in(&body), Some(&error), "{body}");
+        }
+        assert_eq!(error_in(&json!({"error": null, "choices": [{"error": null}]})), None);
     }
 }
