@@ -136,7 +136,8 @@ impl Log {
                 }
                 let messages = self.messages.get(unit.clone()).unwrap_or_default();
                 let gone = messages.iter().map(|m| {
-                    shortened(m, OLD_RESULT_BYTES).map_or_else(|| tokens::of_message(m), |s| tokens::of_message(&s))
+                    shortened(m, OLD_RESULT_BYTES)
+                        .map_or_else(|| tokens::of_message(m), |s| tokens::of_message(&s))
                 });
                 left = left.saturating_sub(sum(gone));
                 plan.remove_before = unit.end;
@@ -342,3 +343,6 @@ fn saved(before: &Message, after: &Message) -> usize {
 fn sum(parts: impl Iterator<Item = usize>) -> usize {
     parts.fold(0, usize::saturating_add)
 }
+
+#[cfg(test)]
+mod tests;

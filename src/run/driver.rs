@@ -51,7 +51,10 @@ pub async fn drive(
     let models: Vec<String> = usable.map(|model| model.id()).collect();
     let Some(first) = models.first().cloned() else {
         tracing::warn!(chain = %context.model_chain, "no model can be asked: see `didactyl models`");
-        return Err(Error::NoAnswer { reason: "no model that the skill asks for can be used", transient: false });
+        return Err(Error::NoAnswer {
+            reason: "no model that the skill asks for can be used",
+            transient: false,
+        });
     };
     let mut run = Run::new(context.messages, context.tools, context.params, first, context.max_turns);
 
@@ -126,8 +129,9 @@ impl Driver<'_> {
     async fn call_tools(&self, run: &Run, calls: &[ToolCall]) -> Result<Vec<ToolResult>, Error> {
         let turn = u32::try_from(run.turns().len()).unwrap_or(u32::MAX);
         // By their place in the model's answer: which of its calls are run depends on the tools on offer.
-        let place =
-            |call: &ToolCall| run.turns().last()?.tool_calls.iter().position(|recorded| recorded.id == call.id);
+        let place = |call: &ToolCall| {
+            run.turns().last()?.tool_calls.iter().position(|recorded| recorded.id == call.id)
+        };
         let placed = calls.iter().map(|call| (place(call).unwrap_or_default(), call));
         if self.app.tools.only_read(calls) {
             return try_join_all(placed.map(|(at, call)| self.call_tool(turn, at, call))).await;
@@ -167,7 +171,8 @@ impl Driver<'_> {
             Ok(content) => content?,
             Err(_) => {
                 let read = "it took too long; ask for less at a time";
-                let wrote = "it took too long; whether it took effect is not known: look before you try again";
+                let wrote =
+                    "it took too long; whether it took effect is not known: look before you try again";
                 let only_read = self.app.tools.only_read(std::slice::from_ref(call));
                 json!({"success": false, "error": if only_read { read } else { wrote }}).to_string()
             }

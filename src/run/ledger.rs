@@ -85,7 +85,8 @@ fn attempt(asked: Asked<'_>, failure: Option<String>) -> Attempt {
 
 /// What an answer to a request of about `input` tokens may have used.
 pub(super) fn estimate(input: usize, answer: &ChatAnswer) -> Usage {
-    let calls = answer.tool_calls.iter().map(|call| tokens::estimate(&call.name) + tokens::estimate(&call.arguments));
+    let calls =
+        answer.tool_calls.iter().map(|call| tokens::estimate(&call.name) + tokens::estimate(&call.arguments));
     let output = calls.fold(tokens::estimate(&answer.content), usize::saturating_add);
     let count = |tokens: usize| u64::try_from(tokens).ok();
     Usage { input_tokens: count(input), cached_input_tokens: None, output_tokens: count(output) }

@@ -303,8 +303,13 @@ impl Run {
     fn take_up(&self, calls: Vec<ToolCall>, finish: &FinishReason) -> Vec<RecordedCall> {
         let turn = self.turn_number();
         let earlier = self.turns.iter().flat_map(|turn| &turn.tool_calls).map(|call| call.id.clone());
-        let mut used: HashSet<String> =
-            self.messages().iter().flat_map(|m| &m.tool_calls).map(|call| call.id.clone()).chain(earlier).collect();
+        let mut used: HashSet<String> = self
+            .messages()
+            .iter()
+            .flat_map(|m| &m.tool_calls)
+            .map(|call| call.id.clone())
+            .chain(earlier)
+            .collect();
         let mut recorded: Vec<RecordedCall> = Vec::new();
         for (index, mut call) in calls.into_iter().enumerate() {
             if call.id.is_empty() || used.contains(&call.id) {
@@ -341,9 +346,10 @@ impl Run {
         }
         let Some(turn) = self.turns.last() else { return };
         let calls = turn.tool_calls.iter().map(RecordedCall::call).collect();
-        let results = turn.tool_calls.iter().map(|call| {
-            Message::tool_result(call.id.clone(), call.result.clone().unwrap_or_default())
-        });
+        let results = turn
+            .tool_calls
+            .iter()
+            .map(|call| Message::tool_result(call.id.clone(), call.result.clone().unwrap_or_default()));
         let batch = std::iter::once(Message::assistant(turn.assistant.clone(), calls)).chain(results);
         self.log.push_batch(batch);
         self.state = State::Model;

@@ -164,10 +164,10 @@ impl Driver<'_> {
             None => (None, None),
         };
         let compaction = run.log().with_summary(plan, text.as_deref(), limits);
-        self.append(Place::Compaction(call.turn, *compactions), &Compacted {
-            compaction: compaction.clone(),
-            summarised_by,
-        })
+        self.append(
+            Place::Compaction(call.turn, *compactions),
+            &Compacted { compaction: compaction.clone(), summarised_by },
+        )
         .await?;
         *compactions = compactions.saturating_add(1);
         let before = run.log().tokens();

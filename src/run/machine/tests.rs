@@ -184,7 +184,8 @@ fn an_empty_answer_is_asked_for_once_more_and_then_becomes_an_honest_sentence() 
 
 #[test]
 fn b021_a_call_that_was_cut_off_is_not_run_and_advice_is_given_twice() {
-    let cut = |id: &str| answer("", vec![call(id, "query", r#"{"content":"Hello wor"#), call("", "time", "{}")]);
+    let cut =
+        |id: &str| answer("", vec![call(id, "query", r#"{"content":"Hello wor"#), call("", "time", "{}")]);
     let mut run = new_run(9);
     for (turn, id) in ["a", "b"].into_iter().enumerate() {
         run.model_answered(cut(id));
@@ -205,9 +206,13 @@ fn b021_a_call_that_was_cut_off_is_not_run_and_advice_is_given_twice() {
 #[test]
 fn b025_the_third_identical_call_is_told_that_its_result_is_there() {
     let mut run = new_run(16);
-    let spellings = [r#"{"kinds":[1],"limit":1}"#, r#"{ "limit": 1, "kinds": [1] }"#, r#"{"kinds":[1],"limit":1}"#];
+    let spellings =
+        [r#"{"kinds":[1],"limit":1}"#, r#"{ "limit": 1, "kinds": [1] }"#, r#"{"kinds":[1],"limit":1}"#];
     for (id, arguments) in ["a", "b"].into_iter().zip(spellings) {
-        run.model_answered(answer("", vec![call(id, "query", arguments), call(&format!("{id}t"), "time", "{}")]));
+        run.model_answered(answer(
+            "",
+            vec![call(id, "query", arguments), call(&format!("{id}t"), "time", "{}")],
+        ));
         run.tools_answered(vec![result(id), result(&format!("{id}t"))]);
     }
     let other = call("d", "query", r#"{"kinds":[1],"limit":2}"#);
@@ -239,11 +244,17 @@ fn a_call_whose_result_is_no_longer_shown_gets_that_result_again() {
 #[test]
 fn names_with_a_known_prefix_are_run_and_shown_without_it() {
     let mut run = new_run(4);
-    run.model_answered(answer("", vec![call("a", "functions.time", "{}"), call("b", "default_api.tim", "{}")]));
+    run.model_answered(answer(
+        "",
+        vec![call("a", "functions.time", "{}"), call("b", "default_api.tim", "{}")],
+    ));
     assert_eq!(run.next(), Step::CallTools(vec![call("a", "time", "{}")]));
     run.tools_answered(vec![result("a")]);
     let [asked, _, told] = run.messages().last_chunk().unwrap();
-    assert_eq!(asked.tool_calls.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["time", "default_api_tim"]);
+    assert_eq!(
+        asked.tool_calls.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(),
+        ["time", "default_api_tim"]
+    );
     assert!(told.content.contains("available: time, query"), "{told:?}");
 }
 

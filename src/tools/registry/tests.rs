@@ -132,7 +132,8 @@ fn a_long_result_is_cut_to_valid_json_within_the_cap_and_says_so() {
         assert!(result.len() <= 500, "{} bytes of {piece:?}", result.len());
         let cut: Value = serde_json::from_str(&result).unwrap();
         let shown = cut["content"].as_str().unwrap();
-        let (whole, true_size) = (content.to_string(), format!(" of {} bytes left out …]\n", content.to_string().len()));
+        let (whole, true_size) =
+            (content.to_string(), format!(" of {} bytes left out …]\n", content.to_string().len()));
         let (head, tail) = shown.split_once("\n[… ").unwrap();
         let (_, tail) = tail.split_once(&true_size).unwrap();
         assert!(head.len() > tail.len() && whole.starts_with(head) && whole.ends_with(tail), "{result}");
