@@ -41,6 +41,9 @@ pub struct Config {
     pub log: String,
     /// How old a message may be to be worked; `None` is any age (`DIDACTYL_MAX_AGE`).
     pub max_age: Option<Duration>,
+    /// The most model calls of a run that may use tools, where no request asks for fewer or more
+    /// (`DIDACTYL_MAX_TURNS`).
+    pub max_turns: u32,
 }
 
 /// A store by its kind and place.
@@ -81,6 +84,8 @@ pub struct ConfigError(pub Vec<String>);
 const DEFAULT_STORE: &str = "sqlite:didactyl.sqlite";
 /// Where no `DIDACTYL_MAX_AGE` is set.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Where no `DIDACTYL_MAX_TURNS` is set.
+const DEFAULT_MAX_TURNS: &str = "16";
 /// A claim outlives its message; of a longer age the stores could not express when it ends.
 const LONGEST_MAX_AGE: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 /// A shorter plain token can be guessed.
@@ -109,6 +114,7 @@ impl Config {
             Err(_) => Err("is not a log filter: give for example info or didactyl=debug,info".to_owned()),
         });
         let max_age = reader.optional("DIDACTYL_MAX_AGE", parse_age).unwrap_or(Some(DEFAULT_MAX_AGE));
+        let max_turns = reader.or_default("DIDACTYL_MAX_TURNS", DEFAULT_MAX_TURNS, parse_turns);
 
         let admin_is_agent =
             matches!((&keys, &admins), (Some(keys), Some(admins)) if admins.contains(&keys.public_key()));
@@ -117,7 +123,7 @@ impl Config {
                 .faults
                 .push("DIDACTYL_ADMIN names the agent's own key: it needs a key of yours".to_owned());
         }
-        match (keys, admins, relays, store, models, api_tokens, log) {
+        match (keys, admins, relays, store, models, api_tokens, log, max_turns) {
             (
                 Some(keys),
                 Some(admins),
@@ -126,6 +132,7 @@ impl Config {
                 Some((llm, providers)),
                 Some(api_tokens),
                 Some(log),
+                Some(max_turns),
             ) if reader.faults.is_empty() => Ok(Self {
                 keys,
                 admins,
@@ -138,6 +145,7 @@ impl Config {
                 queue_url,
                 log,
                 max_age,
+                max_turns,
             }),
             _ => Err(ConfigError(reader.faults)),
         }
@@ -294,6 +302,11 @@ fn parse_age(text: &str) -> Result<Option<Duration>, String> {
     Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
 }
 
+fn parse_turns(text: &str) -> Result<u32, String> {
+    let turns = text.parse().ok().filter(|turns| (1..=1000).contains(turns));
+    turns.ok_or_else(|| "is not a whole number from 1 to 1000".to_owned())
+}
+
 fn parse_tokens(text: &str) -> Result<Vec<ApiToken>, String> {
     list(text)
         .enumerate()
@@ -393,6 +406,7 @@ mod tests {
         assert_eq!(config.admins, [PublicKey::from_hex(ADMIN).unwrap()]);
         assert_eq!(config.store, StoreChoice::Sqlite("didactyl.sqlite".into()));
         assert_eq!(config.max_age, Some(Duration::from_secs(604_800)));
+        assert_eq!(config.max_turns, 16);
         assert_eq!((config.log.as_str(), config.agent_name, config.api_tokens.len()), ("info", None, 0));
     }
 
@@ -405,6 +419,17 @@ mod tests {
         - DIDACTYL_RELAYS is not set: give at least one relay
         - DIDACTYL_LLM is not set: give a model such as openai/gpt-4o-mini
         ");
+    }
+
+    #[test]
+    fn the_turns_of_a_run_are_limited_by_a_number() {
+        assert_eq!(with("DIDACTYL_MAX_TURNS", " 3 ").unwrap().max_turns, 3);
+        for text in ["0", "1001", "-1", "many", "4.0"] {
+            assert_eq!(
+                fault("DIDACTYL_MAX_TURNS", text),
+                "DIDACTYL_MAX_TURNS is not a whole number from 1 to 1000"
+            );
+        }
     }
 
     #[test]

@@ -32,8 +32,8 @@ use crate::relay::address;
 use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::sqs;
-use crate::trigger::payload::{Payload, RelayEvents};
-use crate::trigger::{Source, Trigger};
+use crate::trigger::payload::{Payload, PayloadError, RelayEvents};
+use crate::trigger::{Dm, Notice, Source, Trigger};
 
 /// With less time left nothing is claimed: it would only be taken from whoever has time.
 const MIN_TIME: Duration = Duration::from_secs(5);
@@ -57,13 +57,17 @@ pub async fn handle(app: &App, json: &str, deadline: Deadline) -> Result<Value, 
         Ok(Payload::Resume { run }) => report(vec![resume(app, &run, deadline).await]),
         Ok(Payload::Sqs(records)) => Ok(json!(sqs::answer(app, records, deadline).await)),
         Ok(Payload::FunctionUrl) => Ok(json!(http::answer(app, json, deadline).await)),
-        Err(reason) => {
-            tracing::warn!(%reason, "a payload is rejected");
-            Ok(json!({"success": false, "error": reason.to_string()}))
-        }
+        Ok(Payload::Prompt(_)) => Ok(rejected(&PayloadError::NotBuilt("prompt"))),
+        Ok(Payload::Webhook { .. }) => Ok(rejected(&PayloadError::NotBuilt("webhook"))),
+        Err(reason) => Ok(rejected(&reason)),
     };
     app.relays.close().await;
     answer
+}
+
+fn rejected(reason: &PayloadError) -> Value {
+    tracing::warn!(%reason, "a payload is rejected");
+    json!({"success": false, "error": reason.to_string()})
 }
 
 /// Events that somebody pushed: stored and left to the queue where there is one, else worked here.
@@ -175,6 +179,11 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     if deadline.left() < MIN_TIME {
         return Err(Error::Transient("the invocation's time is used up".to_owned()));
     }
+    let Source::Dm(dm) = &trigger.source else {
+        return Ok(Outcome::Rejected {
+            reason: format!("runs of {} triggers are not built yet", trigger.source.name()),
+        });
+    };
     let mut watch = Stopwatch::start();
     let lease_until_ms = app.lease_until_ms(deadline);
     let (claimed, stored) =
@@ -185,7 +194,7 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
         Claimed::Busy(record) => return Ok(leave(app, record).await),
     };
     claim.record.steps_ms = vec![("claim".to_owned(), watch.lap_ms())];
-    let answer = async { answer(app, &trigger, stored?, &mut claim, deadline, watch).await };
+    let answer = async { answer(app, &trigger, dm, stored?, &mut claim, deadline, watch).await };
     let result = AssertUnwindSafe(answer).catch_unwind().await;
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
         Ok(()) => Ok(Outcome::of(claim.record)),
@@ -233,12 +242,12 @@ async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
 async fn answer(
     app: &App,
     trigger: &Trigger,
+    dm: &Dm,
     stored: load::Stored,
     claim: &mut Claim,
     deadline: Deadline,
     mut watch: Stopwatch,
 ) -> Result<(), Error> {
-    let Source::Dm(dm) = &trigger.source;
     let (saved, journal) = match claim.earlier(app).await {
         Ok(earlier) => (earlier.reply, Ok(earlier.journal)),
         // Nobody knows what was done already: nothing is done again, and the sender is told.
@@ -254,7 +263,7 @@ async fn answer(
         let (targets, unsaved) = (route.all(), std::mem::take(&mut loaded.unsaved));
         // While the model thinks, what the relays told is kept and the connections for the reply are opened.
         let respond = alongside(
-            respond(app, trigger, &loaded, claim, journal, deadline),
+            respond(app, trigger, dm.notice, &loaded, claim, journal, deadline),
             app.relays.open(&targets, deadline.work_until()),
         );
         let ((), text) = tokio::join!(load::keep(app, unsaved), respond);
@@ -281,15 +290,15 @@ async fn answer(
 async fn respond(
     app: &App,
     trigger: &Trigger,
+    notice: Option<Notice>,
     loaded: &Loaded,
     claim: &mut Claim,
     journal: Result<Journal, Error>,
     deadline: Deadline,
 ) -> Result<String, Error> {
-    let Source::Dm(dm) = &trigger.source;
     // What an earlier attempt failed of no longer counts.
     claim.record.reason = None;
-    if let Some(notice) = dm.notice {
+    if let Some(notice) = notice {
         return Ok(notice.text().to_owned());
     }
     let attempt = claim.record.attempt;

@@ -51,10 +51,11 @@ impl StoredMessage {
     }
 }
 
-/// The message of a trigger, and the peer it is from; `None` where there is no text for a model.
+/// The message of a trigger, and the peer it is from; `None` where it is not part of a conversation, or has no text for a
+/// model.
 #[must_use]
 pub fn incoming(trigger: &Trigger) -> Option<(PublicKey, StoredMessage)> {
-    let Source::Dm(dm) = &trigger.source;
+    let Source::Dm(dm) = &trigger.source else { return None };
     let message = StoredMessage {
         id: dm.message_id,
         from_agent: false,
@@ -131,9 +132,11 @@ pub fn of_conversation(
 /// The conversation in order, each message once, without the one that the run answers.
 #[must_use]
 pub fn in_order(mut messages: Vec<StoredMessage>, trigger: &Trigger) -> Vec<StoredMessage> {
-    let Source::Dm(dm) = &trigger.source;
     messages.sort_by_key(|message| (message.at(), message.id));
-    let mut seen = HashSet::from([dm.message_id]);
+    let mut seen = match &trigger.source {
+        Source::Dm(dm) => HashSet::from([dm.message_id]),
+        _ => HashSet::new(),
+    };
     // A message dated ahead that was seen twice lies in two rows.
     messages.retain(|message| seen.insert(message.id));
     messages

@@ -3,7 +3,7 @@
 //! An [`AgentState`] is built from whatever events the store and the relays gave, so building it again with more
 //! events is how it learns. Reading those events is left to others; they are believed to be verified.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nostr::prelude::{Event, Keys, Kind, PublicKey, Timestamp};
 use serde_json::{Map, Value};
@@ -34,6 +34,7 @@ pub struct AgentState {
     pub skills: Vec<Skill>,
     /// What was left out, and why, in sentences that hold no message text.
     pub warnings: Vec<String>,
+    by_d: BTreeMap<String, usize>,
     wanted: Vec<(PublicKey, String)>,
 }
 
@@ -61,6 +62,7 @@ impl AgentState {
             warnings: set.warnings().to_vec(),
             events: set,
             skills: Vec::new(),
+            by_d: BTreeMap::new(),
             wanted: Vec::new(),
         };
         state.name = state.find_name(fallback_name);
@@ -77,7 +79,7 @@ impl AgentState {
     /// The adopted skill with the d tag `d`.
     #[must_use]
     pub fn skill(&self, d: &str) -> Option<&Skill> {
-        self.skills.iter().find(|skill| skill.d() == d)
+        self.skills.get(*self.by_d.get(d)?)
     }
 
     /// Adopted skills of other authors that are not at hand: author and d tag, to be asked for.
@@ -151,7 +153,10 @@ impl AgentState {
                 continue;
             };
             match Skill::parse(event, keys, &mut self.warnings) {
-                Ok(skill) => self.skills.push(skill),
+                Ok(skill) => {
+                    self.by_d.insert(skill.d().to_owned(), self.skills.len());
+                    self.skills.push(skill);
+                }
                 Err(error) => {
                     self.warnings.push(format!("adopted skill {} is left out: {error}", skill::name(d)));
                 }

@@ -36,41 +36,100 @@ pub(crate) fn join(title: &str, skills: &[String]) -> String {
     format!("# {title}\n\n{}", skills.join(SEPARATOR))
 }
 
-/// A skill's text as it stands in the document: no blank lines around it, headings one level down, an open fence
-/// closed.
+/// A skill's text as it stands in the document: no blank lines around it, headings one level down, an open fence or
+/// HTML block closed.
 pub(crate) fn prepare(text: &str) -> Bumped {
     let text = trim_blank_lines(text);
-    let mut bumped = bump_headings(text);
-    let body = bumped.text.get(front_matter_len(text)..).unwrap_or_default();
-    if let Some(fence) = open_fence(body) {
-        bumped.text.push('\n');
-        bumped.text.push_str(&fence);
-    }
+    let outline = Outline::of(text);
+    let mut bumped = bump(text, &outline);
+    bumped.text.extend(outline.closing(text));
     bumped
+}
+
+/// Closes a fence or HTML block that the text leaves open.
+pub(crate) fn close(text: &mut String) {
+    if ["```", "~~~", "<"].iter().any(|mark| text.contains(mark)) {
+        let closing = Outline::of(text).closing(text);
+        text.extend(closing);
+    }
+}
+
+/// Whether the last line may be a fence.
+pub(crate) fn ends_with_fence(text: &str) -> bool {
+    text.lines().next_back().is_some_and(|line| line.ends_with("```") || line.ends_with("~~~"))
+}
+
+/// What a CommonMark parser says of a text.
+struct Outline {
+    /// Where the text begins, after its front matter.
+    start: usize,
+    /// Level and place of each heading.
+    headings: Vec<(HeadingLevel, Range<usize>)>,
+    /// Where the last block begins that could stay open. Only one at the outermost level can: a list or quote that
+    /// ends closes what is in it.
+    last_open: Option<usize>,
+}
+
+impl Outline {
+    fn of(source: &str) -> Self {
+        let start = front_matter_len(source);
+        let body = source.get(start..).unwrap_or_default();
+        let mut outline = Self { start, headings: Vec::new(), last_open: None };
+        let mut depth = 0_usize;
+        for (event, range) in Parser::new_ext(body, Options::empty()).into_offset_iter() {
+            match event {
+                Event::Start(tag) => {
+                    match tag {
+                        Tag::Heading { level, .. } => {
+                            outline.headings.push((level, start + range.start..start + range.end));
+                        }
+                        Tag::CodeBlock(CodeBlockKind::Fenced(_)) | Tag::HtmlBlock if depth == 0 => {
+                            outline.last_open = Some(start + range.start);
+                        }
+                        _ => {}
+                    }
+                    depth += 1;
+                }
+                Event::End(_) => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+        outline
+    }
+
+    /// What closes the last block, on a line of its own, if the text leaves it open.
+    fn closing(&self, source: &str) -> Option<String> {
+        let block = source.get(self.last_open?..)?.trim_start_matches(' ');
+        let mark = block.chars().next()?;
+        let end = match mark {
+            '`' | '~' => open_fence(block, mark)?,
+            '<' => open_html(block)?.to_owned(),
+            _ => return None,
+        };
+        Some(format!("\n{end}"))
+    }
 }
 
 /// Moves every heading one level down: `#` gains one, a line over `===` gets `---`, a line over `---` becomes `###`.
 /// Level 6 has nothing below it and stays.
 ///
 /// A block between two `---` lines at the very start, without a blank line in it, is front matter and stays too.
-pub(crate) fn bump_headings(source: &str) -> Bumped {
-    let start = front_matter_len(source);
-    let body = source.get(start..).unwrap_or_default();
+fn bump(source: &str, outline: &Outline) -> Bumped {
     let (mut edits, mut kept) = (Vec::new(), 0_usize);
-    for (event, range) in Parser::new_ext(body, Options::empty()).into_offset_iter() {
-        let Event::Start(Tag::Heading { level, .. }) = event else { continue };
-        let Some(heading) = body.get(range.clone()) else { continue };
+    for (level, range) in &outline.headings {
+        let Some(heading) = source.get(range.clone()) else { continue };
         let indent = heading.len().saturating_sub(heading.trim_start().len());
-        let (at, heading) = (start + range.start, heading.trim_end());
+        let heading = heading.trim_end();
         let underline = heading.trim_end_matches(['=', '-']).len();
-        let mut edit = |range: Range<usize>, with: &str| {
-            edits.push(Edit { range: at + range.start..at + range.end, with: with.to_owned() });
+        let mut edit = |part: Range<usize>, with: &str| {
+            let range = range.start + part.start..range.start + part.end;
+            edits.push(Edit { range, with: with.to_owned() });
         };
-        if is_atx(heading.trim_start(), level) {
-            if level < HeadingLevel::H6 {
+        if is_atx(heading.trim_start(), *level) {
+            if *level < HeadingLevel::H6 {
                 edit(indent..indent, "#");
             }
-        } else if level == HeadingLevel::H1 {
+        } else if *level == HeadingLevel::H1 {
             edit(underline..heading.len(), &"-".repeat(heading.len().saturating_sub(underline)));
         } else if let Some(line) = only_line(heading, underline) {
             // The line may be indented as far as it likes below a link definition; with hashes it may not.
@@ -132,27 +191,29 @@ fn front_matter_len(source: &str) -> usize {
     0
 }
 
-/// The fence that closes the text's last code block, if the text leaves it open. Only one at the outermost level
-/// can stay open: a list or quote that ends closes what is in it.
-fn open_fence(body: &str) -> Option<String> {
-    let mut depth = 0_usize;
-    let mut last = None;
-    for (event, range) in Parser::new_ext(body, Options::empty()).into_offset_iter() {
-        match event {
-            Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(_))) if depth == 0 => {
-                last = Some(range);
-                depth += 1;
-            }
-            Event::Start(_) => depth += 1,
-            Event::End(_) => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    let block = body.get(last?.start..)?.trim_start_matches(' ');
-    let mark = block.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+/// The fence that closes a block of code, if nothing after its first line does.
+fn open_fence(block: &str, mark: char) -> Option<String> {
     let fence: String = block.chars().take_while(|c| *c == mark).collect();
     let is_closed = block.lines().skip(1).any(|line| is_closing(line, &fence, mark));
     (!is_closed).then_some(fence)
+}
+
+/// What closes an HTML block, if nothing in it does. Blocks of other kinds end at a blank line.
+fn open_html(block: &str) -> Option<&'static str> {
+    let is_open = |end: &str| !block.contains(end);
+    for (start, end) in [("<!--", "-->"), ("<?", "?>"), ("<![CDATA[", "]]>"), ("<!", ">")] {
+        if block.starts_with(start) {
+            return Some(end).filter(|end| is_open(end));
+        }
+    }
+    let lower = block.to_ascii_lowercase();
+    let tags =
+        [("<pre", "</pre>"), ("<script", "</script>"), ("<style", "</style>"), ("<textarea", "</textarea>")];
+    let (_, end) = tags.iter().find(|(start, _)| {
+        let rest = lower.strip_prefix(start);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['>', ' ', '\t', '\n', '\r']))
+    })?;
+    tags.iter().all(|(_, end)| !lower.contains(end)).then_some(end)
 }
 
 fn is_closing(line: &str, fence: &str, mark: char) -> bool {
@@ -174,6 +235,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn bump_headings(text: &str) -> Bumped {
+        super::bump(text, &Outline::of(text))
+    }
 
     fn bump(text: &str) -> String {
         bump_headings(text).text
@@ -270,6 +335,25 @@ mod tests {
             ("  ```\n  a\n  ```", "  ```\n  a\n  ```"),
         ] {
             assert_eq!(prepare(text).text, expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_open_html_block_is_closed_at_the_join() {
+        for (text, end) in [
+            ("<!-- note", "\n-->"),
+            ("<!-- note -->", ""),
+            ("<!-- a\n\nb -->\n\n<PRE>\n# code", "\n</pre>"),
+            ("<pre>\n# code\n</pre>", ""),
+            ("<script>\n\nx</STYLE>", ""),
+            ("<?php\n\nx", "\n?>"),
+            ("<![CDATA[ x", "\n]]>"),
+            ("<!DOCTYPE", "\n>"),
+            ("<prefix>\nx", ""),
+            ("- <!-- in a list", ""),
+            ("text <!-- inline", ""),
+        ] {
+            assert_eq!(prepare(text).text, format!("{text}{end}"), "{text:?}");
         }
     }
 

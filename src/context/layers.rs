@@ -34,9 +34,14 @@ pub(crate) fn layer1<'a>(
 
 /// Whether a trigger that fires no skill still runs, with the soul or the built-in chat skill.
 pub(crate) fn is_trusted_dm(trigger: &Trigger) -> bool {
-    matches!(trigger.source, Source::Dm(_)) && trigger.tier >= Tier::Wot
+    is_message(trigger) && trigger.tier >= Tier::Wot
 }
 
 fn is_admin_dm(trigger: &Trigger) -> bool {
-    matches!(trigger.source, Source::Dm(_)) && trigger.tier == Tier::Admin
+    is_message(trigger) && trigger.tier == Tier::Admin
+}
+
+/// A prompt is the admin's message by another door, and what the model sees does not depend on the door.
+fn is_message(trigger: &Trigger) -> bool {
+    matches!(trigger.source, Source::Dm(_) | Source::Prompt(_))
 }

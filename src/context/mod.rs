@@ -20,6 +20,7 @@ mod template;
 mod tests;
 pub mod tokens;
 pub mod transcript;
+mod value;
 mod variables;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +80,7 @@ pub struct Defaults {
     pub model_chain: String,
     /// Model parameters.
     pub params: Params,
-    /// The most model calls that may use tools; skills may only lower it.
+    /// The most model calls that may use tools (`DIDACTYL_MAX_TURNS`); skills may only lower it.
     pub max_turns: u32,
 }
 
@@ -100,8 +101,8 @@ pub struct Context {
     pub max_turns: u32,
     /// The skills of layer 1, in order.
     pub skills: Vec<FiredSkill>,
-    /// Where the value of each variable came from.
-    pub variables: BTreeMap<String, Origin>,
+    /// What became of each variable.
+    pub variables: BTreeMap<String, Variable>,
     /// What was left out, and why, in sentences that hold no message text.
     pub warnings: Vec<String>,
 }
@@ -113,6 +114,19 @@ pub struct FiredSkill {
     pub coordinate: Coordinate,
     /// The version that was read.
     pub event_id: EventId,
+}
+
+/// A variable of the templates, and what stands in its place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variable {
+    /// Where its value came from.
+    pub origin: Origin,
+    /// How often it stands in the context.
+    pub times: usize,
+    /// The bytes of all that stands in its places.
+    pub bytes: usize,
+    /// What stands in the first place where it is not empty, as it stands there.
+    pub text: String,
 }
 
 /// Where a variable's value came from.
@@ -143,7 +157,7 @@ pub fn names(state: &AgentState, trigger: &Trigger, entries: &BTreeMap<String, T
     let input =
         Input { state, trigger, history: &[], entries, values: &values, defaults: &defaults, tools: &[] };
     let context = assemble(&input);
-    let tool = |origin| if let Origin::Tool(name) = origin { Some(name) } else { None };
+    let tool = |variable: Variable| if let Origin::Tool(name) = variable.origin { Some(name) } else { None };
     context.variables.into_values().filter_map(tool).collect()
 }
 
@@ -154,7 +168,12 @@ pub fn assemble(input: &Input<'_>) -> Context {
     let mut warnings = Vec::new();
     let fired = layers::layer1(state, trigger, &mut warnings);
     let soul = state.soul().map(|event| Soul::parse(&event.content, &mut warnings));
-    let sections = soul.as_ref().map(|soul| sections(soul, trigger.tier, &mut warnings)).unwrap_or_default();
+    let sections = soul.as_ref().map(|soul| sections(soul, trigger, &mut warnings)).unwrap_or_default();
+    if fired.is_empty() && !layers::is_trusted_dm(trigger) {
+        warnings.push("no adopted skill is fired by this trigger: it starts no run".to_owned());
+    }
+    // Other triggers belong to no conversation.
+    let history = if trigger.peer().is_some() { input.history } else { &[] };
 
     let mut renderer = Renderer::new(input, warnings);
     let is_bare = fired.is_empty() && soul.is_none() && layers::is_trusted_dm(trigger);
@@ -163,10 +182,10 @@ pub fn assemble(input: &Input<'_>) -> Context {
     match &soul {
         None => {
             parts.push("skills", Role::System, document);
-            parts.history("dm_history", input.history, None);
+            parts.history("dm_history", history, None);
         }
         Some(soul) => {
-            parts.push("system_prompt", Role::System, soul.personality.clone());
+            parts.push("system_prompt", Role::System, renderer.personality(&soul.personality));
             if !document.is_empty() && !sections.iter().any(inserts_document) {
                 renderer.warnings.push(
                     "soul template: no section inserts {{adopted_skills_content}}, so the skills follow the \
@@ -177,7 +196,7 @@ pub fn assemble(input: &Input<'_>) -> Context {
             }
             for section in &sections {
                 match &section.body {
-                    Body::History => parts.history(&section.name, input.history, section.limit),
+                    Body::History => parts.history(&section.name, history, section.limit),
                     Body::Text(role, text) => {
                         parts.push(&section.name, *role, renderer.section(text, section.limit));
                     }
@@ -187,7 +206,7 @@ pub fn assemble(input: &Input<'_>) -> Context {
     }
     parts.add("current_message", Role::User, renderer.current_message(&fired));
 
-    let settings = settings::settings(&fired, input.defaults);
+    let settings = settings::settings(&fired, trigger, input.defaults);
     let Renderer { variables, required_tools, mut warnings, .. } = renderer;
     Context {
         messages: parts.messages,
@@ -208,20 +227,26 @@ pub fn assemble(input: &Input<'_>) -> Context {
     }
 }
 
-/// The sections of the soul's template, or of the built-in one, which below tier admin says nothing of the admin.
-fn sections(soul: &Soul, tier: Tier, warnings: &mut Vec<String>) -> Vec<Section> {
+/// The sections of the soul's template, or of the built-in one. That says nothing of the admin below tier admin, and
+/// vouches for no sender where there is none.
+fn sections(soul: &Soul, trigger: &Trigger, warnings: &mut Vec<String>) -> Vec<Section> {
     if let Some(sections) = &soul.sections {
         return sections.clone();
     }
     let mut sections = soul::parse_sections(TEMPLATE.lines(), warnings);
-    if tier < Tier::Admin {
+    if trigger.tier < Tier::Admin {
         sections.retain(|section| !section.name.starts_with("admin_") && section.name != "startup_events");
+    }
+    if trigger.peer().is_none() {
+        sections.retain(|section| section.name != "sender_verification");
     }
     sections
 }
 
 fn inserts_document(section: &Section) -> bool {
-    matches!(&section.body, Body::Text(_, text) if pieces(text).contains(&Piece::Variable(render::DOCUMENT)))
+    let is_document = |name: &str| variables::alias(name).unwrap_or(name) == render::DOCUMENT;
+    matches!(&section.body, Body::Text(_, text)
+        if pieces(text).iter().any(|piece| matches!(piece, Piece::Variable(name) if is_document(name))))
 }
 
 /// Messages with the names of their sections.

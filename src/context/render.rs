@@ -5,24 +5,23 @@
 //! fetched is what is rendered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use serde_json::Value;
 
 use super::layers::Fired;
 use super::template::{Piece, pieces};
+use super::value::Written;
 use super::variables::{self, Known};
-use super::{Input, Origin, document, markdown};
+use super::{Input, Origin, Variable, document};
 use crate::skill::{self, Skill};
 use crate::trigger::Tier;
 
 /// How deep skills may embed skills.
 const MAX_DEPTH: usize = 8;
 
-/// The most variables of one context: skills that embed each other many times over would never end.
+/// The most variables of one place: skills that embed each other many times over would never end.
 const MAX_INSERTIONS: usize = 2_000;
-
-/// The most bytes that all rendered text together may have.
-const MAX_RENDERED_BYTES: usize = 262_144;
 
 /// The most tools that variables of one context may ask.
 const MAX_ENTRIES: usize = 64;
@@ -41,6 +40,26 @@ pub(crate) enum Place {
     UserBlock,
 }
 
+impl Place {
+    /// The most bytes that may be written there. Each place has its own share, so that skills without end crowd out
+    /// neither the soul nor the message.
+    fn max_bytes(self) -> usize {
+        match self {
+            Self::Document => 262_144,
+            Self::Section => 131_072,
+            Self::UserBlock => 32_768,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Document => "the document of skills",
+            Self::Section => "the soul with its variables",
+            Self::UserBlock => "the frame of the current message",
+        }
+    }
+}
+
 /// Renders all texts of one context and keeps account of it.
 pub(crate) struct Renderer<'a> {
     input: &'a Input<'a>,
@@ -52,14 +71,24 @@ pub(crate) struct Renderer<'a> {
     path: Vec<&'a str>,
     bytes_left: usize,
     insertions_left: usize,
+    /// Where a value ends that takes whole lines: what ends it before further text on the next line.
+    block_end: Option<String>,
+    /// How many skills were embedded so far.
+    embedded: usize,
+    /// Whether the current message stands in its frame.
+    has_message: bool,
+    /// What skills and values are written as, each worked out once.
+    skills: BTreeMap<(bool, &'a str), Rc<str>>,
+    values: BTreeMap<(String, Option<usize>), Rc<Written>>,
     /// The tools that variables asked for.
     pub(crate) entries: BTreeSet<String>,
-    /// Where each variable came from.
-    pub(crate) variables: BTreeMap<String, Origin>,
+    /// What became of each variable.
+    pub(crate) variables: BTreeMap<String, Variable>,
     /// The tools that the skills in the context ask for.
     pub(crate) required_tools: BTreeSet<String>,
     /// What was left out, each once.
     pub(crate) warnings: Vec<String>,
+    warned: BTreeSet<String>,
 }
 
 impl<'a> Renderer<'a> {
@@ -70,22 +99,41 @@ impl<'a> Renderer<'a> {
             place: Place::Document,
             limit: None,
             path: Vec::new(),
-            bytes_left: MAX_RENDERED_BYTES,
+            bytes_left: Place::Document.max_bytes(),
             insertions_left: MAX_INSERTIONS,
+            block_end: None,
+            embedded: 0,
+            has_message: false,
+            skills: BTreeMap::new(),
+            values: BTreeMap::new(),
             entries: BTreeSet::new(),
             variables: BTreeMap::new(),
             required_tools: BTreeSet::new(),
             warnings,
+            warned: BTreeSet::new(),
         }
+    }
+
+    /// What is rendered from here on stands in `place`.
+    fn enter(&mut self, place: Place, limit: Option<usize>) {
+        if place != self.place {
+            (self.bytes_left, self.insertions_left) = (place.max_bytes(), MAX_INSERTIONS);
+        }
+        (self.place, self.limit, self.block_end) = (place, limit, None);
     }
 
     /// Renders the document from layer 1, or from `built_in` where no skill fired. It is kept for sections.
     pub(crate) fn document(&mut self, fired: &[Fired<'a>], built_in: Option<&'a str>) -> String {
-        (self.place, self.limit) = (Place::Document, None);
         let mut texts = Vec::new();
         for fired in fired {
+            self.enter(Place::Document, None);
+            let embedded = self.embedded;
             let mut text = String::new();
             self.skill(fired.skill, &mut text);
+            // Each skill is closed as written. What it embeds may stand where its own end no longer closes it.
+            if embedded != self.embedded || self.bytes_left == 0 {
+                document::close(&mut text);
+            }
             texts.push(text.trim_end().to_owned());
         }
         if let Some(built_in) = built_in {
@@ -97,9 +145,17 @@ impl<'a> Renderer<'a> {
         self.document.clone()
     }
 
+    /// The soul's personality, as written.
+    pub(crate) fn personality(&mut self, text: &str) -> String {
+        self.enter(Place::Section, None);
+        let mut out = String::new();
+        self.push(text, &mut out);
+        out
+    }
+
     /// Renders a section of the soul's template.
     pub(crate) fn section(&mut self, text: &'a str, limit: Option<usize>) -> String {
-        (self.place, self.limit) = (Place::Section, limit);
+        self.enter(Place::Section, limit);
         let mut out = String::new();
         self.text(text, &mut out);
         out
@@ -107,20 +163,18 @@ impl<'a> Renderer<'a> {
 
     /// The current message, in the frame of the fired skills' `user:` blocks. It follows them where none inserts it.
     pub(crate) fn current_message(&mut self, fired: &[Fired<'a>]) -> String {
-        (self.place, self.limit) = (Place::UserBlock, None);
         let mut parts = Vec::new();
-        let mut has_message = false;
         for Fired { skill, .. } in fired {
             let Some(block) = &skill.user_block else { continue };
-            has_message |= pieces(block).contains(&Piece::Variable("message"));
+            self.enter(Place::UserBlock, None);
             self.path.push(skill.d());
             let mut part = String::new();
             self.text(block, &mut part);
             parts.push(part);
             self.path.pop();
         }
-        if !has_message {
-            parts.push(self.input.trigger.message().to_owned());
+        if !self.has_message {
+            parts.push(self.input.trigger.message().into_owned());
         }
         parts.retain(|part| !part.is_empty());
         parts.join("\n\n")
@@ -129,8 +183,18 @@ impl<'a> Renderer<'a> {
     /// A skill's instructions, as they stand in the place at hand.
     fn skill(&mut self, skill: &'a Skill, out: &mut String) {
         self.required_tools.extend(skill.required_tools.iter().cloned());
+        let text = self.instructions(skill);
         self.path.push(skill.d());
-        if self.place == Place::Document {
+        self.text(&text, out);
+        self.path.pop();
+    }
+
+    fn instructions(&mut self, skill: &'a Skill) -> Rc<str> {
+        let key = (self.place == Place::Document, skill.d());
+        if let Some(text) = self.skills.get(&key) {
+            return Rc::clone(text);
+        }
+        let text: Rc<str> = if self.place == Place::Document {
             let prepared = document::prepare(&skill.instructions);
             if prepared.kept > 0 {
                 self.warn(format!(
@@ -138,11 +202,12 @@ impl<'a> Renderer<'a> {
                     skill::name(skill.d())
                 ));
             }
-            self.text(&prepared.text, out);
+            prepared.text.into()
         } else {
-            self.text(skill.instructions.trim(), out);
-        }
-        self.path.pop();
+            skill.instructions.trim().into()
+        };
+        self.skills.insert(key, Rc::clone(&text));
+        text
     }
 
     fn text(&mut self, text: &str, out: &mut String) {
@@ -156,12 +221,29 @@ impl<'a> Renderer<'a> {
 
     fn variable(&mut self, name: &str, out: &mut String) {
         let Some(left) = self.insertions_left.checked_sub(1) else {
-            self.warn(format!("the context has more than {MAX_INSERTIONS} variables, the rest are empty"));
+            let place = self.place.as_str();
+            self.warn(format!("{place} has more than {MAX_INSERTIONS} variables, the rest are empty"));
             return;
         };
         self.insertions_left = left;
+        let start = out.len();
         let origin = self.resolve(name, out);
-        self.variables.insert(name.to_owned(), origin);
+        self.note(name, origin, out.get(start..).unwrap_or_default());
+    }
+
+    /// Keeps account of a variable that became `text`: here it may have a value and there none.
+    fn note(&mut self, name: &str, origin: Origin, text: &str) {
+        if !self.variables.contains_key(name) {
+            let nothing = Variable { origin: origin.clone(), times: 0, bytes: 0, text: String::new() };
+            self.variables.insert(name.to_owned(), nothing);
+        }
+        let Some(variable) = self.variables.get_mut(name) else { return };
+        variable.times = variable.times.saturating_add(1);
+        variable.bytes = variable.bytes.saturating_add(text.len());
+        if variable.text.is_empty() && !text.is_empty() {
+            variable.origin = origin;
+            text.clone_into(&mut variable.text);
+        }
     }
 
     /// Entries first, then skills, else nothing: so a skill written for another host still reads well.
@@ -172,11 +254,12 @@ impl<'a> Renderer<'a> {
             DOCUMENT => return self.whole_document(out),
             _ => {}
         }
-        if let Some(known) = variables::lookup(name, input.state, input.trigger, self.limit) {
+        let (state, trigger, limit) = (input.state, input.trigger, self.limit);
+        if let Some(written) = self.written(name, || variables::lookup(name, state, trigger, limit)) {
             if !self.may_see(name, variables::lowest_tier(name)) {
                 return Origin::AboveTier;
             }
-            self.known(known, out);
+            self.insert(&written, out);
             return Origin::Agent;
         }
         let prefixed = format!("nostr_{name}");
@@ -184,6 +267,9 @@ impl<'a> Renderer<'a> {
             if let Some(lowest) = input.entries.get(entry) {
                 return self.entry(name, entry, *lowest, out);
             }
+        }
+        if let Some(meant) = variables::alias(name) {
+            return self.resolve(meant, out);
         }
         match input.state.skill(name) {
             Some(skill) => self.embed(skill, out),
@@ -197,7 +283,15 @@ impl<'a> Renderer<'a> {
             return Origin::Nothing;
         }
         let input = self.input;
-        self.push(input.trigger.message(), out);
+        let text = input.trigger.message();
+        if self.has_message {
+            self.push(&text, out);
+        } else {
+            // The run is about it: once it stands there whole, whatever the frame's size.
+            self.has_message = true;
+            self.end_block(&text, out);
+            out.push_str(&text);
+        }
         Origin::Message
     }
 
@@ -223,10 +317,15 @@ impl<'a> Renderer<'a> {
             return Origin::Nothing;
         }
         self.entries.insert(entry.to_owned());
-        match self.input.values.get(entry) {
-            Some(value) if entry.ends_with("_json") => self.known(Known::Json(value.clone()), out),
-            Some(value) => self.known(Known::List(value.clone()), out),
-            None => self.warn(format!("the tool {entry} gave no value, its variable is empty")),
+        let value = self.input.values.get(entry);
+        let known = |value: &Value| match entry.ends_with("_json") {
+            true => Known::Json(value.clone()),
+            false => Known::List(value.clone()),
+        };
+        match self.written(entry, || value.map(known)) {
+            Some(written) => self.insert(&written, out),
+            // Whoever asked it says why.
+            None => {}
         }
         Origin::Tool(entry.to_owned())
     }
@@ -242,45 +341,68 @@ impl<'a> Renderer<'a> {
             if skill.user_block.is_some() {
                 self.warn(format!("skill {d} is embedded without its user: block"));
             }
+            self.embedded += 1;
             self.skill(skill, out);
+            if document::ends_with_fence(out) {
+                // Text on a fence's line would open the fence again.
+                self.block_end.get_or_insert_default();
+            }
         }
         Origin::Skill(skill.coordinate.to_string())
     }
 
-    fn known(&mut self, known: Known, out: &mut String) {
-        match known {
-            Known::Json(Value::Null) | Known::List(Value::Null) => {}
-            Known::Text(text) => self.push(&text, out),
-            Known::Json(value) => self.push(&markdown::to_json_line(&value), out),
-            Known::List(mut value) => {
-                if let (Value::Array(items), Some(limit)) = (&mut value, self.limit) {
-                    items.truncate(limit);
-                }
-                self.push_block(&markdown::from_json(&value), out);
-            }
+    /// What the value of `name` is written as, if it has one.
+    fn written(&mut self, name: &str, known: impl FnOnce() -> Option<Known>) -> Option<Rc<Written>> {
+        let key = (name.to_owned(), self.limit);
+        if let Some(written) = self.values.get(&key) {
+            return Some(Rc::clone(written));
+        }
+        let written = Rc::new(Written::new(known()?, self.limit));
+        self.values.insert(key, Rc::clone(&written));
+        Some(written)
+    }
+
+    /// Writes a value; one of several lines as far in as its variable stands.
+    fn insert(&mut self, written: &Written, out: &mut String) {
+        if written.is_block {
+            let lines = written.below(out);
+            self.push(&lines.text, out);
+            self.block_end = Some(lines.end);
+        } else {
+            self.push(&written.text, out);
         }
     }
 
-    /// Writes bullets and quotes on lines of their own, as far in as the variable stands.
-    fn push_block(&mut self, block: &str, out: &mut String) {
-        if !block.starts_with(['-', '>']) {
-            self.push(block, out);
+    /// Writes text after what stands there.
+    fn push(&mut self, text: &str, out: &mut String) {
+        self.end_block(text, out);
+        self.write(text, out);
+    }
+
+    /// Ends a block of lines so that `text`, which comes next, is no part of it, whatever the block holds.
+    fn end_block(&mut self, text: &str, out: &mut String) {
+        let text = text.trim_start_matches([' ', '\t', '\r']);
+        if text.is_empty() {
             return;
         }
-        let line = out.get(out.rfind('\n').map_or(0, |newline| newline + 1)..).unwrap_or_default();
-        let indent = if line.trim().is_empty() { line.to_owned() } else { String::new() };
-        if !line.is_empty() && indent.is_empty() {
-            self.push("\n", out);
+        let Some(end) = self.block_end.take() else { return };
+        let next_line = text.strip_prefix('\n');
+        let is_blank = |line: &str| line.trim_start_matches([' ', '\t', '\r']).starts_with('\n');
+        if !next_line.is_some_and(is_blank) {
+            self.write(&end, out);
         }
-        self.push(&block.replace('\n', &format!("\n{indent}")), out);
+        if next_line.is_none() {
+            self.write("\n", out);
+        }
     }
 
-    fn push(&mut self, text: &str, out: &mut String) {
+    fn write(&mut self, text: &str, out: &mut String) {
         let end = text.floor_char_boundary(self.bytes_left);
         self.bytes_left = self.bytes_left.saturating_sub(end);
         if end < text.len() {
             self.bytes_left = 0;
-            self.warn(format!("the context is larger than {MAX_RENDERED_BYTES} bytes and was cut"));
+            let (place, max) = (self.place.as_str(), self.place.max_bytes());
+            self.warn(format!("{place} is larger than {max} bytes and was cut"));
         }
         out.push_str(text.get(..end).unwrap_or_default());
     }
@@ -294,7 +416,8 @@ impl<'a> Renderer<'a> {
     }
 
     fn warn(&mut self, warning: String) {
-        if !self.warnings.contains(&warning) {
+        if !self.warned.contains(&warning) {
+            self.warned.insert(warning.clone());
             self.warnings.push(warning);
         }
     }

@@ -3,7 +3,7 @@
 //! A scanner, not a language: it finds names and leaves what they mean to [`super::render`]. Since a text is cut into
 //! pieces before any value is known, a value can never be read as template.
 
-/// The longest name, in bytes.
+/// The longest name, in bytes, with the spaces around it: else what costs one variable could be of any size.
 const MAX_NAME_BYTES: usize = 128;
 
 /// A stretch of a text.
@@ -17,8 +17,8 @@ pub(crate) enum Piece<'a> {
 
 /// Cuts a text at its variables, in one pass.
 ///
-/// A name is 1 to 128 bytes without braces and control characters, spaces around it aside. Anything else in braces
-/// is text.
+/// A name is 1 to 128 bytes without braces and control characters, the spaces around it included. Anything else in
+/// braces is text.
 pub(crate) fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let (mut text_start, mut at) = (0, 0);
@@ -43,7 +43,7 @@ pub(crate) fn pieces(text: &str) -> Vec<Piece<'_>> {
 fn token(text: &str) -> Option<(&str, usize)> {
     let end = text.find(|c: char| matches!(c, '{' | '}') || c.is_control())?;
     let name = text.get(..end)?.trim();
-    let is_name = (1..=MAX_NAME_BYTES).contains(&name.len()) && text.get(end..)?.starts_with("}}");
+    let is_name = !name.is_empty() && end <= MAX_NAME_BYTES && text.get(end..)?.starts_with("}}");
     is_name.then_some((name, end + 2))
 }
 
@@ -89,6 +89,7 @@ mod tests {
             ("{ {a} }", "{ {a} }"),
             (&format!("{{{{{long}}}}}"), &format!("<{long}>")),
             (&format!("{{{{{long}x}}}}"), &format!("{{{{{long}x}}}}")),
+            (&format!("{{{{{}x}}}}", " ".repeat(128)), &format!("{{{{{}x}}}}", " ".repeat(128))),
         ] {
             assert_eq!(marked(text), expected, "{text:?}");
         }

@@ -337,8 +337,8 @@ fn skills_that_multiply_come_to_an_end() {
     assert_eq!(
         context.warnings,
         [
-            "the context is larger than 262144 bytes and was cut",
-            "the context has more than 2000 variables, the rest are empty"
+            "the document of skills is larger than 262144 bytes and was cut",
+            "the document of skills has more than 2000 variables, the rest are empty"
         ]
     );
 }
@@ -396,7 +396,7 @@ fn a_list_stands_as_far_in_as_its_variable() {
         .skill("a", DM, "- Admin:\n  {{admin_profile}}\n- End")
         .value("nostr_admin_profile", json!({"name": "wsb", "about": "two\nlines"}))
         .context();
-    let document = "- Admin:\n  - **name**: wsb\n  - **about**:\n    > two\n    > lines\n- End";
+    let document = "- Admin:\n  - **name**: wsb\n  - **about**:\n    > two\n    > lines\n    >\n- End";
     assert_eq!(context.messages[0].content, format!("# Didactyl Agent\n\n{document}"));
 }
 
@@ -441,19 +441,84 @@ fn a_context_survives_being_stored() {
 }
 
 #[test]
-fn every_variable_tells_where_it_came_from() {
-    let scene = Scene::new().skill("a", DM, "{{agent_name}}{{admin_profile}}{{b}}{{x}}").skill("b", &[], "b");
+fn every_variable_tells_where_it_came_from_and_what_it_became() {
+    let context = Scene::new()
+        .skill("a", DM, "{{agent_name}}, {{agent_name}}{{admin_profile}}{{b}}{{x}}{{message}}")
+        .skill("b", &[], "b")
+        .skill("c", DM, &json!({"template": "user:\n{{message}}"}).to_string())
+        .value("nostr_admin_profile", json!({"name": "wsb"}))
+        .context();
+    let variable = |name: &str, origin, times: usize, bytes, text: &str| {
+        (name.to_owned(), Variable { origin, times, bytes, text: text.to_owned() })
+    };
     let coordinate = format!("31123:{}:b", keys(AGENT).public_key());
     assert_eq!(
-        scene.context().variables,
+        context.variables,
         [
-            ("agent_name".to_owned(), Origin::Agent),
-            ("admin_profile".to_owned(), Origin::Tool("nostr_admin_profile".to_owned())),
-            ("b".to_owned(), Origin::Skill(coordinate)),
-            ("x".to_owned(), Origin::Nothing),
+            variable("agent_name", Origin::Agent, 2, 28, "Didactyl Agent"),
+            variable(
+                "admin_profile",
+                Origin::Tool("nostr_admin_profile".to_owned()),
+                1,
+                16,
+                "\n- **name**: wsb"
+            ),
+            variable("b", Origin::Skill(coordinate), 1, 2, "\nb"),
+            variable("x", Origin::Nothing, 1, 0, ""),
+            variable("message", Origin::Message, 2, 12, "What is new?"),
         ]
         .into()
     );
+    // What the account says is what the model sees.
+    let all: String = context.messages.iter().map(|message| message.content.as_str()).collect();
+    assert!(context.variables.values().all(|variable| all.contains(&variable.text)));
+    let above = Scene::new().skill("a", DM, "{{admin_profile}}{{memory}}").tier(Tier::Wot).context();
+    let empty = || Variable { origin: Origin::AboveTier, times: 1, bytes: 0, text: String::new() };
+    assert_eq!(
+        above.variables,
+        [("admin_profile".to_owned(), empty()), ("memory".to_owned(), empty())].into()
+    );
+    assert_eq!(
+        above.warnings,
+        [
+            "{{admin_profile}} is above the run's tier wot and empty",
+            "{{memory}} is above the run's tier wot and empty"
+        ]
+    );
+}
+
+#[test]
+fn a_name_is_looked_up_as_it_is_then_as_a_nostr_tool_then_as_an_alias_then_as_a_skill() {
+    let shown = |text: &str, skill: &str| {
+        let context = Scene::new()
+            .admin()
+            .soul(&format!("---template---\n- section: s\n  content: {text}\n- section: skills\n  content: {{{{adopted_skills}}}}"))
+            .skill(skill, DM, "THE SKILL")
+            .value("time", json!("noon"))
+            .value("nostr_admin_profile", json!("PROFILE"))
+            .context();
+        (context.messages[0].content.clone(), context.sections, context.warnings)
+    };
+    let sections: Vec<String> = ["s", "skills", "current_message"].map(str::to_owned).into();
+    let table = [
+        ("{{time}}", "time", "noon"),
+        ("{{admin_profile}}", "admin_profile", "PROFILE"),
+        ("{{admin_notes}}", "admin_notes", "- gm"),
+        ("{{memory}}{{tasks}}.", "memory", "."),
+        ("{{other}}", "other", "THE SKILL"),
+        ("{{ nobody }}.", "other", "."),
+    ];
+    for (text, skill, expected) in table {
+        assert_eq!(shown(text, skill), (expected.to_owned(), sections.clone(), vec![]), "{text}");
+    }
+    for (alias, entry) in [
+        ("admin_relay_list", "admin_kind10002_json"),
+        ("startup_events", "startup_events_json"),
+        ("admin_notes", "admin_notes_content"),
+    ] {
+        let of = |name: &str| shown(&format!("{{{{{name}}}}}"), "a").0;
+        assert!(of(alias).len() > 3 && of(alias) == of(entry), "{alias}");
+    }
 }
 
 fn authored() -> impl Strategy<Value = String> {

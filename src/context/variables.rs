@@ -24,10 +24,23 @@ pub(crate) enum Known {
     List(Value),
 }
 
+/// The entry that a name stands for which is none itself: what Didactyl calls the section that it is in.
+pub(crate) fn alias(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "admin_relay_list" => "admin_kind10002_json",
+        "admin_notes" => "admin_notes_content",
+        "startup_events" => "startup_events_json",
+        "adopted_skills" => super::render::DOCUMENT,
+        _ => return None,
+    })
+}
+
 /// The lowest tier that may see a variable of this module: the same as for the tool that tells it.
 pub(crate) fn lowest_tier(name: &str) -> Tier {
     match name {
-        "admin_kind0_json" | "admin_kind10002_json" | "admin_notes_content" => Tier::Admin,
+        "admin_kind0_json" | "admin_kind10002_json" | "admin_notes_content" | "memory" | "tasks" => {
+            Tier::Admin
+        }
         _ => Tier::Stranger,
     }
 }
@@ -46,11 +59,16 @@ pub(crate) fn lookup(
         "agent_npub" => Known::Text(state.agent.to_bech32().unwrap_or_default()),
         "admin_pubkey" => Known::Text(admin.to_hex()),
         "sender_pubkey" => Known::Text(trigger.peer().map(|peer| peer.to_hex()).unwrap_or_default()),
-        "sender_tier" => Known::Text(trigger.tier.as_str().to_owned()),
+        // Where nobody speaks, nobody has a tier: the run's own would vouch for a webhook's body.
+        "sender_tier" => {
+            Known::Text(trigger.peer().map(|_| trigger.tier.as_str().to_owned()).unwrap_or_default())
+        }
         "admin_kind0_json" => Known::Json(state.profile(admin).map_or(Value::Null, Value::Object)),
         "admin_kind10002_json" => Known::Json(relay_list(state, admin)),
         "startup_events_json" => Known::Json(startup_events(state)),
         "admin_notes_content" => Known::List(notes(state, admin, limit.unwrap_or(DEFAULT_NOTES))),
+        // Nothing is kept yet: there is no tool that would save it.
+        "memory" | "tasks" => Known::Text(String::new()),
         _ => return None,
     })
 }

@@ -1,5 +1,7 @@
 //! The adoption list, kind 10123: which skills the agent has, in the order in which the model reads them.
 
+use std::collections::BTreeMap;
+
 use nostr::prelude::{Coordinate, Event, FromBech32, Kind, Nip19Coordinate, PublicKey};
 
 use super::name;
@@ -22,18 +24,20 @@ impl AdoptionList {
     #[must_use]
     pub fn parse(event: &Event, agent: PublicKey, warnings: &mut Vec<String>) -> Self {
         let mut entries: Vec<Coordinate> = Vec::new();
+        let mut by_d: BTreeMap<String, usize> = BTreeMap::new();
         let values = event.tags.iter().flat_map(|tag| tag.as_slice().iter().skip(1));
         for entry in values.filter_map(|value| entry(value)) {
             let d = name(&entry.identifier);
             if entry.kind == kinds::PRIVATE_SKILL && entry.public_key != agent {
                 warnings.push(format!("adoption list: {d} is a private skill of another author, left out"));
-            } else if let Some(first) = entries.iter().find(|first| first.identifier == entry.identifier) {
-                if *first != entry {
+            } else if let Some(first) = by_d.get(&entry.identifier) {
+                if entries.get(*first) != Some(&entry) {
                     warnings.push(format!(
                         "adoption list: two entries have the d tag {d}, the later is left out"
                     ));
                 }
             } else {
+                by_d.insert(entry.identifier.clone(), entries.len());
                 entries.push(entry);
             }
         }

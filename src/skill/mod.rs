@@ -9,12 +9,16 @@ mod content;
 mod params;
 mod triggers;
 
-use nostr::prelude::{Coordinate, Event, EventId, Keys, PublicKey};
+use std::collections::BTreeSet;
+
+use nostr::filter::MatchEventOptions;
+use nostr::prelude::{Coordinate, Event, EventId, Filter, Keys, PublicKey};
 
 pub use self::params::SkillParams;
 pub use self::triggers::{SkillTrigger, TriggerFilter};
 use crate::events;
 use crate::kinds;
+use crate::trigger::cron::normalise;
 use crate::trigger::{Source, Trigger};
 
 /// A skill, parsed from its event.
@@ -115,11 +119,26 @@ impl Skill {
         if !self.enabled {
             return None;
         }
+        let same = |named: &Option<String>, this: &str| named.as_ref().is_none_or(|named| named == this);
         self.triggers.iter().find(|own| match (&own.filter, &trigger.source) {
-            (TriggerFilter::Dm(tiers), Source::Dm(_)) => tiers.contains(&trigger.tier),
+            // A prompt is a message of an admin.
+            (TriggerFilter::Dm(tiers), Source::Dm(_) | Source::Prompt(_)) => tiers.contains(&trigger.tier),
+            (TriggerFilter::Cron(schedule), Source::Cron(cron)) => {
+                same(&schedule.as_deref().map(normalise), &cron.schedule)
+            }
+            (TriggerFilter::Subscription(filter), Source::Subscription(subscription)) => {
+                !subscription.own && matches(filter, &subscription.event)
+            }
+            (TriggerFilter::Webhook(slug), Source::Webhook(webhook)) => same(slug, &webhook.slug),
+            (TriggerFilter::Chain(d), Source::Chain(chain)) => *d == chain.from,
             _ => false,
         })
     }
+}
+
+/// Whether an event matches a NIP-01 filter; nothing matches one that cannot be read.
+fn matches(filter: &str, event: &Event) -> bool {
+    Filter::from_json(filter).is_ok_and(|filter| filter.match_event(event, MatchEventOptions::new()))
 }
 
 /// Where the codec tells what it could not read.
@@ -146,11 +165,11 @@ fn text_tag(event: &Event, name: &str) -> Option<String> {
 }
 
 fn required_tools(event: &Event, notes: &mut Notes<'_>) -> Vec<String> {
-    let mut tools: Vec<String> = Vec::new();
+    let (mut tools, mut known) = (Vec::new(), BTreeSet::new());
     for tag in event.tags.iter().filter(|tag| tag.kind() == "requires_tool") {
         match tag.content().map(str::trim) {
             Some(tool) if is_tool_name(tool) => {
-                if !tools.iter().any(|known| known == tool) {
+                if known.insert(tool) {
                     tools.push(tool.to_owned());
                 }
             }

@@ -1,15 +1,27 @@
 //! What starts a run. A DM, a tick or a webhook differ only until they are a [`Trigger`]; from there on one path
 //! serves them all.
 
+pub mod cron;
 pub mod payload;
+pub mod prompt;
+pub mod webhook;
 
-use nostr::prelude::{EventId, PublicKey, RelayUrl, Timestamp};
+use std::borrow::Cow;
+
+use nostr::prelude::{Event, EventId, PublicKey, RelayUrl, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use self::prompt::Prompt;
+use self::webhook::Webhook;
+
+/// The longest text that one trigger may bring, in bytes: as long as an event may be.
+pub const MAX_TEXT_BYTES: usize = 128 * 1024;
 
 /// What started a run, with all that the run needs to know of it. Stored (sealed) with the run's claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
-    /// One id from the trigger's content (`dm:` and the event id, or the rumor id for NIP-17): what is claimed.
+    /// One id from the trigger's content, such as `dm:` and the event id: what is claimed (design §4).
     pub id: String,
     /// What happened.
     pub source: Source,
@@ -29,6 +41,45 @@ pub struct Trigger {
 pub enum Source {
     /// An encrypted direct message.
     Dm(Dm),
+    /// A message of an admin that came over HTTP or by direct invocation.
+    Prompt(Prompt),
+    /// An instant that a cron expression names.
+    Cron(Cron),
+    /// An event that matches a skill's filter.
+    Subscription(Subscription),
+    /// A request to a webhook.
+    Webhook(Webhook),
+    /// The end of another skill's run.
+    Chain(Chain),
+}
+
+/// An instant at which a cron expression is due.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cron {
+    /// The expression, as [`cron::normalise`] has it.
+    pub schedule: String,
+    /// The minute that it names, Unix seconds.
+    pub scheduled_at: Timestamp,
+}
+
+/// A verified event from a relay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subscription {
+    /// The event, as its author signed it.
+    pub event: Event,
+    /// Whether the agent itself signed it.
+    pub own: bool,
+}
+
+/// The outcome of a run, for the skills that follow it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chain {
+    /// The d tag of the skill that ran.
+    pub from: String,
+    /// Its run's id.
+    pub run: String,
+    /// Its answer.
+    pub final_response: String,
 }
 
 /// A direct message, verified and decrypted.
@@ -107,27 +158,139 @@ impl Tier {
 }
 
 impl Trigger {
-    /// The text that becomes the run's user message.
+    /// A message of `admin`, whose request was authenticated.
     #[must_use]
-    pub fn message(&self) -> &str {
-        match &self.source {
-            Source::Dm(dm) => &dm.text,
+    pub fn prompt(prompt: Prompt, request_id: &str, admin: PublicKey, now: Timestamp) -> Self {
+        Self {
+            id: format!("http:{request_id}"),
+            source: Source::Prompt(prompt),
+            tier: Tier::Admin,
+            tainted: false,
+            admin,
+            arrived_at: now,
         }
     }
 
-    /// The other side of the conversation that this trigger belongs to, if any.
+    /// A cron expression that is due; `schedule` is normalised here.
+    #[must_use]
+    pub fn cron(schedule: &str, scheduled_at: Timestamp, admin: PublicKey, now: Timestamp) -> Self {
+        let schedule = cron::normalise(schedule);
+        let minute = scheduled_at.as_secs() / 60;
+        Self {
+            id: format!("cron:{schedule}@{minute}"),
+            source: Source::Cron(Cron { schedule, scheduled_at: Timestamp::from(minute * 60) }),
+            tier: Tier::Admin,
+            tainted: false,
+            admin,
+            arrived_at: now,
+        }
+    }
+
+    /// A verified event. Only what an admin signed is trusted text. `admins` holds the run's admin first.
+    #[must_use]
+    pub fn subscription(event: Event, agent: PublicKey, admins: &[PublicKey], now: Timestamp) -> Self {
+        Self {
+            id: format!("sub:{}", event.id),
+            tier: Tier::Admin,
+            tainted: !admins.contains(&event.pubkey),
+            admin: admins.first().copied().unwrap_or(agent),
+            arrived_at: now,
+            source: Source::Subscription(Subscription { own: event.pubkey == agent, event }),
+        }
+    }
+
+    /// A request to a webhook; `delivery` is what tells it from others to the same slug. Whoever has the token may fire
+    /// skills, and still the body is a stranger's text.
+    #[must_use]
+    pub fn webhook(webhook: Webhook, delivery: &str, admin: PublicKey, now: Timestamp) -> Self {
+        Self {
+            id: format!("hook:{}:{delivery}", webhook.slug),
+            source: Source::Webhook(webhook),
+            tier: Tier::Admin,
+            tainted: true,
+            admin,
+            arrived_at: now,
+        }
+    }
+
+    /// The outcome of `parent`'s run: never more than that run might, nor cleaner than it.
+    #[must_use]
+    pub fn chain(chain: Chain, parent: &Self, now: Timestamp) -> Self {
+        Self {
+            id: format!("chain:{}:{}", chain.run, chain.from),
+            source: Source::Chain(chain),
+            tier: parent.tier,
+            tainted: parent.tainted,
+            admin: parent.admin,
+            arrived_at: now,
+        }
+    }
+
+    /// The text that becomes the run's user message: what somebody wrote, else compact JSON.
+    #[must_use]
+    pub fn message(&self) -> Cow<'_, str> {
+        match &self.source {
+            Source::Dm(dm) => Cow::Borrowed(&dm.text),
+            Source::Prompt(prompt) => Cow::Borrowed(&prompt.message),
+            Source::Cron(cron) => Cow::Owned(
+                json!({
+                    "trigger": "cron",
+                    "schedule": cron.schedule,
+                    "scheduled_at": cron.scheduled_at.as_secs(),
+                })
+                .to_string(),
+            ),
+            Source::Subscription(subscription) => Cow::Owned(json!(subscription.event).to_string()),
+            Source::Webhook(webhook) => Cow::Owned(webhook.message()),
+            Source::Chain(chain) => Cow::Owned(
+                json!({
+                    "trigger": "chain",
+                    "from": chain.from,
+                    "run": chain.run,
+                    "final_response": chain.final_response,
+                })
+                .to_string(),
+            ),
+        }
+    }
+
+    /// Whose conversation with the agent the model sees, and who speaks: nobody does but in DMs and prompts.
     #[must_use]
     pub fn peer(&self) -> Option<PublicKey> {
         match &self.source {
             Source::Dm(dm) => Some(dm.peer),
+            // Nothing else is authenticated as an admin, so this is whose history is meant.
+            Source::Prompt(_) => Some(self.admin),
+            Source::Cron(_) | Source::Subscription(_) | Source::Webhook(_) | Source::Chain(_) => None,
         }
     }
 
-    /// When its author says it happened.
+    /// When its author says it happened; where nobody says, when it arrived.
     #[must_use]
     pub fn created_at(&self) -> Timestamp {
         match &self.source {
             Source::Dm(dm) => dm.created_at,
+            Source::Cron(cron) => cron.scheduled_at,
+            Source::Subscription(subscription) => subscription.event.created_at,
+            Source::Prompt(_) | Source::Webhook(_) | Source::Chain(_) => self.arrived_at,
         }
     }
 }
+
+impl Source {
+    /// Its type's name, as in a skill's trigger tags; a prompt, which has none there, is `prompt`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Dm(_) => "dm",
+            Self::Prompt(_) => "prompt",
+            Self::Cron(_) => "cron",
+            Self::Subscription(_) => "subscription",
+            Self::Webhook(_) => "webhook",
+            Self::Chain(_) => "chain",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

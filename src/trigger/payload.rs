@@ -10,6 +10,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::prompt::Prompt;
+use super::webhook::Webhook;
 use crate::hash::is_lower_hex;
 
 /// A payload by its shape.
@@ -25,6 +27,15 @@ pub enum Payload {
     Resume {
         /// The run's id.
         run: String,
+    },
+    /// A message of the admin.
+    Prompt(Prompt),
+    /// A request to a webhook that somebody else received.
+    Webhook {
+        /// The request.
+        webhook: Webhook,
+        /// What tells it from others, where the sender says.
+        id: Option<String>,
     },
 }
 
@@ -167,6 +178,15 @@ impl Shape {
                 let run = run.ok_or_else(|| malformed("`run` must be the run's id"))?;
                 Ok(Payload::Resume { run })
             }
+            Self::Typed("prompt") => Prompt::read(json).map(Payload::Prompt).map_err(malformed),
+            Self::Typed("webhook") => {
+                let slug =
+                    text(fields, "slug").ok_or_else(|| malformed("`slug` must be the webhook's name"))?;
+                let body = fields.get("body").map_or("null", |body| body.get());
+                let content_type = text(fields, "content_type").unwrap_or_default();
+                let webhook = Webhook::from_json(slug, content_type, body).map_err(malformed)?;
+                Ok(Payload::Webhook { webhook, id: text(fields, "id").filter(|id| !id.is_empty()) })
+            }
             Self::FunctionUrl => Ok(Payload::FunctionUrl),
             Self::Sqs => Ok(Payload::Sqs(read(fields, "Records").unwrap_or_default())),
             _ => Err(PayloadError::NotBuilt(self.name())),
@@ -256,6 +276,7 @@ fn key_names(fields: &Fields) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trigger::webhook::Body;
 
     #[test]
     fn each_rejection_names_its_reason_and_no_content() {
@@ -281,6 +302,10 @@ mod tests {
             (r#"{"type":"resume","run":7}"#, "the resume payload cannot be read: `run` must be the run's id"),
             (r#"{"type":"tick"}"#, "a tick payload is not built yet"),
             (
+                r#"{"type":"prompt","message":""}"#,
+                "the prompt payload cannot be read: `message` must be a text that is not empty",
+            ),
+            (
                 r#"{"Records":[{"eventSource":"aws:sqs"},{"eventSource":"aws:s3"}]}"#,
                 "the payload is of no known shape; its top-level keys are: Records",
             ),
@@ -292,6 +317,43 @@ mod tests {
         for (json, reason) in cases {
             assert_eq!(Payload::parse(json).unwrap_err().to_string(), reason, "{json}");
         }
+    }
+
+    #[test]
+    fn a_webhook_payload_holds_json_or_text() {
+        let read = |json: &str| match Payload::parse(json) {
+            Ok(Payload::Webhook { webhook, id }) => Ok((webhook, id)),
+            Ok(other) => panic!("not read as a webhook: {other:?}"),
+            Err(error) => Err(error.to_string()),
+        };
+        let webhook = |content_type: &str, body| Webhook {
+            slug: "ci".to_owned(),
+            content_type: content_type.to_owned(),
+            body,
+        };
+        let json = webhook("application/json", Body::Json(r#"{"b":["\ufffd"],"a":1}"#.to_owned()));
+        assert_eq!(
+            read(r#"{"type":"webhook","slug":"ci","body":{"b": ["\ud800"], "a": 1},"id":"7"}"#),
+            Ok((json.clone(), Some("7".to_owned())))
+        );
+        let text = |text: &str| Body::Text(text.to_owned());
+        assert_eq!(
+            read(r#"{"type":"webhook","slug":"ci","body":"{} \ud83d"}"#),
+            Ok((webhook("text/plain", text("{} \u{fffd}")), None))
+        );
+        assert_eq!(
+            read(
+                r#"{"type":"webhook","slug":"ci","content_type":"Application/JSON; charset=utf-8","body":" [1]"}"#
+            ),
+            Ok((webhook("application/json", Body::Json("[1]".to_owned())), None))
+        );
+        assert_eq!(
+            read(r#"{"type":"webhook","slug":"ci"}"#),
+            Ok((webhook("application/json", Body::Json("null".to_owned())), None))
+        );
+        let slug = "the webhook payload cannot be read: `slug` must be the webhook's name";
+        assert_eq!(read(r#"{"type":"webhook","slug":7}"#), Err(slug.to_owned()));
+        assert_eq!(read(r#"{"type":"webhook","slug":"a/b"}"#), Err(slug.to_owned()));
     }
 
     #[test]

@@ -226,7 +226,7 @@ async fn with_admin_events(lists: &[(u16, &[&[&str]])]) -> TestAgent {
 async fn route(agent: &TestAgent, event: &Event) -> publish::Route {
     let trigger = trigger(&agent.app, event);
     let state = load(&agent.app, &trigger).await;
-    let Source::Dm(dm) = &trigger.source;
+    let Source::Dm(dm) = &trigger.source else { panic!() };
     publish::route(&agent.app, &state, dm)
 }
 
@@ -350,7 +350,7 @@ async fn a_reply_stands_below_the_message_it_answers_in_every_client_and_in_our_
     let now = agent.app.clock.now();
     for ahead in [0, 1, 60] {
         let event = nip17_at(&admin(), &format!("in {ahead} s"), now + ahead);
-        let Source::Dm(dm) = trigger(&agent.app, &event).source;
+        let Source::Dm(dm) = trigger(&agent.app, &event).source else { panic!() };
         let parts = publish::sign(&agent.app, &Dm { created_at: now, ..dm }, "reply", now).unwrap();
         assert_eq!(parts[0].created_at, now + 1);
     }
