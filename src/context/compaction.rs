@@ -54,6 +54,14 @@ impl Limits {
         Self { at: share(70), to: share(50), window }
     }
 
+    /// The same where the answer may have `answer` tokens, which the window must hold too. A quarter of it is the
+    /// request's in any case.
+    #[must_use]
+    pub fn leaving(self, answer: usize) -> Self {
+        let at = self.at.min(self.window.saturating_sub(answer)).max(self.window / 4);
+        Self { at, to: self.to.min(at / 7 * 5), ..self }
+    }
+
     fn summary(&self) -> usize {
         (self.window / 10).clamp(60, MAX_SUMMARY_TOKENS)
     }
@@ -158,16 +166,17 @@ impl Log {
             return None;
         }
         let system = Message::text(Role::System, PROMPT.trim_end());
-        let room = limits.to.saturating_sub(tokens::of_message(&system)).saturating_sub(limits.summary());
+        let room = limits.at.saturating_sub(tokens::of_message(&system)).saturating_sub(limits.summary());
         let mut each = 8_000_usize;
-        loop {
-            let text = self.as_text(&removed, each);
-            if tokens::estimate(&text) <= room || each < 100 {
-                let text = excerpt(&text, room.saturating_mul(2).max(500));
-                return Some((vec![system, Message::text(Role::User, text)], limits.summary()));
-            }
+        let mut text = self.as_text(&removed, each);
+        while tokens::estimate(&text) > room && each > 100 {
             each /= 2;
+            text = self.as_text(&removed, each);
         }
+        if tokens::estimate(&text) > room {
+            text = excerpt(&text, room.saturating_mul(2).max(500));
+        }
+        Some((vec![system, Message::text(Role::User, text)], limits.summary()))
     }
 
     /// The plan with the summary that a model wrote, as far as it is of use: not empty, not long, and smaller than what
@@ -292,7 +301,8 @@ impl Log {
     fn as_text(&self, messages: &[&Message], each: usize) -> String {
         let mut text = String::new();
         let mut add = |who: &str, what: &str| {
-            if !what.trim().is_empty() {
+            let what = what.trim();
+            if !what.is_empty() {
                 text.push_str(&format!("{who}: {}\n\n", excerpt(what, each.max(100))));
             }
         };

@@ -68,7 +68,7 @@ fn word(run: &[u8]) -> usize {
         (true, false) => 64,
         (false, true) => 40,
         // A word, of a language that a tokenizer may not have met often.
-        (false, false) => return run.len().saturating_sub(5).saturating_mul(22).saturating_add(100),
+        (false, false) => return run.len().saturating_sub(4).saturating_mul(24).saturating_add(100),
     };
     run.len().saturating_mul(per_byte).max(100)
 }

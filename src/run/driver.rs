@@ -47,16 +47,13 @@ pub async fn drive(
     claim.record.skills =
         context.skills.iter().map(|skill| (skill.coordinate.to_string(), skill.event_id)).collect();
     let chain = app.config.providers.chain(&context.model_chain, &app.config.llm);
+    let first = app.config.providers.first_usable(&chain).map_err(|error| {
+        tracing::warn!(%error, "no model can be asked");
+        Error::NoAnswer { reason: "no model that the skill asks for can be used", transient: false }
+    })?;
     let usable = chain.entries().iter().filter_map(|id| app.config.providers.model(id).ok());
-    let models: Vec<String> = usable.map(|model| model.id()).collect();
-    let Some(first) = models.first().cloned() else {
-        tracing::warn!(chain = %context.model_chain, "no model can be asked: see `didactyl models`");
-        return Err(Error::NoAnswer {
-            reason: "no model that the skill asks for can be used",
-            transient: false,
-        });
-    };
-    let mut run = Run::new(context.messages, context.tools, context.params, first, context.max_turns);
+    let fallback = Fallback::new(usable.map(|model| model.id()));
+    let mut run = Run::new(context.messages, context.tools, context.params, first.id(), context.max_turns);
 
     let attempts = std::mem::take(&mut claim.record.attempts);
     let mut driver = Driver {
@@ -68,7 +65,7 @@ pub async fn drive(
         read_targets: load::read_targets(app, state),
         deadline,
         versions: Versions::default(),
-        fallback: Fallback::new(models),
+        fallback,
         ledger: Ledger::new(&app.config.providers, attempts),
     };
     let (mut model_ms, mut tools_ms) = (0, 0);

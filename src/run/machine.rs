@@ -269,6 +269,12 @@ impl Run {
         matches!(self.state, State::Done { .. } | State::Failed { .. })
     }
 
+    /// How the model is asked.
+    #[must_use]
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
     /// The tools on offer.
     #[must_use]
     pub fn tools(&self) -> &[ToolSchema] {

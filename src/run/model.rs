@@ -153,7 +153,8 @@ impl Driver<'_> {
         let Ok(window) = window.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX)) else {
             return Ok(false);
         };
-        let limits = Limits::of(self.calibration(|calibration| calibration.room(call.model, window)));
+        let limits = Limits::of(self.calibration(|calibration| calibration.room(call.model, window)))
+            .leaving(run.params().max_tokens.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(0));
         let Some(plan) = run.log().plan(tokens::of_tools(run.tools()), limits) else { return Ok(false) };
         let summary = match run.log().summary_request(&plan, limits) {
             Some((messages, max_tokens)) => self.summarise(&messages, max_tokens, call).await,

@@ -459,7 +459,7 @@ fn any_call() -> impl Strategy<Value = ToolCall> {
         1 => Just(r#"{"content":"Hello wor"#.to_owned()),
         1 => Just(String::new()),
         1 => Just("[]".to_owned()),
-        1 => (1_usize..9000).prop_map(|n| format!(r#"{{"content":"{}"}}"#, "x".repeat(n))),
+        1 => (1_usize..3000).prop_map(|n| format!(r#"{{"content":"{}"}}"#, "x".repeat(n))),
     ];
     (id, name, arguments).prop_map(|(id, name, arguments)| call(id, name, &arguments))
 }
@@ -485,7 +485,7 @@ fn any_move() -> impl Strategy<Value = Move> {
     let say = prop_oneof![
         Just(String::new()),
         Just(" \n".to_owned()),
-        (1_usize..3000).prop_map(|n| "word ".repeat(n))
+        (1_usize..500).prop_map(|n| "word ".repeat(n))
     ];
     let plain = prop_oneof![
         1 => say.prop_map(Move::Say),
@@ -503,12 +503,12 @@ fn any_summary() -> impl Strategy<Value = Option<String>> {
     prop_oneof![
         Just(None),
         Just(Some(String::new())),
-        (1_usize..2000).prop_map(|n| Some("so far ".repeat(n))),
+        (1_usize..800).prop_map(|n| Some("so far ".repeat(n))),
     ]
 }
 
 fn any_history() -> impl Strategy<Value = Vec<Message>> {
-    let message = (any::<bool>(), 1_usize..2000).prop_map(|(user, n)| {
+    let message = (any::<bool>(), 1_usize..400).prop_map(|(user, n)| {
         Message::text(if user { Role::User } else { Role::Assistant }, "it was so ".repeat(n))
     });
     prop::collection::vec(message, 0..8)
@@ -587,7 +587,7 @@ proptest! {
     fn whatever_the_machine_is_told_its_requests_are_valid_and_another_process_comes_to_the_same(
         answers in prop::collection::vec(
             (prop_oneof![Just(""), Just(" "), Just("text")], prop::collection::vec(any_call(), 0..4)), 20),
-        sizes in prop::collection::vec(0_usize..20_000, 1..8),
+        sizes in prop::collection::vec(prop_oneof![0_usize..500, 0_usize..6000], 1..8),
         summary in any_summary(),
         history in any_history(),
         window in 300_usize..20_000,

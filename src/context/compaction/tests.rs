@@ -60,12 +60,32 @@ fn what_fits_is_left_alone() {
 }
 
 #[test]
+fn a_long_answer_makes_room_for_itself() {
+    let limits = |answer| Limits::of(1000).leaving(answer);
+    assert_eq!(limits(300), Limits::of(1000));
+    assert_eq!(limits(500), Limits { at: 500, to: 355, window: 1000 });
+    assert_eq!(limits(9999), Limits { at: 250, to: 175, window: 1000 });
+}
+
+#[test]
 fn old_results_are_shortened_first_and_the_newest_stay() {
     let mut log = context();
     (1..=3).for_each(|at| log.push_batch(batch(at, 1, 4000)));
-    let plan = compacted(&mut log, 5000, None);
+    let plan = compacted(&mut log, 3000, None);
     assert_eq!((plan.remove_before, plan.newest_bytes), (0, None));
-    insta::assert_snapshot!(outline(&log), @"");
+    insta::assert_snapshot!(outline(&log), @r#"
+    system You are Dido. (13)
+    user How are you today? How are you today? How ar (380)
+    assistant Very well, thank you. Very well, thank you.  (440)
+    system Be brief. (9)
+    user Find it. (8)
+    assistant c1x0 (0)
+    tool {"success":true,"content":"found c1x0 word w (600)
+    assistant c2x0 (0)
+    tool {"success":true,"content":"found c2x0 word w (600)
+    assistant c3x0 (0)
+    tool {"success":true,"content":"found c3x0 word w (4040)
+    "#);
 }
 
 #[test]
@@ -73,7 +93,15 @@ fn then_the_oldest_messages_make_way_for_a_summary_in_front_of_the_trigger() {
     let mut log = context();
     (1..=3).for_each(|at| log.push_batch(batch(at, 2, 1500)));
     compacted(&mut log, 1800, Some(" It is not in c1. \n"));
-    insta::assert_snapshot!(outline(&log), @"");
+    insta::assert_snapshot!(outline(&log), @r#"
+    system You are Dido. (13)
+    system Be brief. (9)
+    user [A record of what came before, shortened. It (146)
+    user Find it. (8)
+    assistant c3x0,c3x1 (0)
+    tool {"success":true,"content":"found c3x0 word w (1540)
+    tool {"success":true,"content":"found c3x1 word w (1540)
+    "#);
 }
 
 #[test]
@@ -139,7 +167,10 @@ fn a_summary_that_is_longer_than_what_it_stands_for_is_not_taken() {
     let long = "long ".repeat(5000);
     let plan = log.with_summary(plan, Some(&long), Limits { at: 100, to: 90, window: 10_000 });
     log.compact(&plan);
-    insta::assert_snapshot!(outline(&log), @"");
+    insta::assert_snapshot!(outline(&log), @r"
+    user [A record of what came before, shortened. It (197)
+    user new new new new new new new new new new new  (240)
+    ");
 }
 
 #[test]

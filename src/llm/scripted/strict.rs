@@ -162,7 +162,8 @@ fn is_plain_schema(schema: &Value) -> bool {
         |name: &Value| name.as_str().is_some_and(|name| properties.is_some_and(|p| p.contains_key(name)));
     !["$schema", "$ref", "$defs", "definitions"].iter().any(|name| schema.contains_key(*name))
         && schema.get("type").is_none_or(Value::is_string)
-        && (!is("object") || properties.is_some())
+        // A map says of its values instead what they are.
+        && (!is("object") || properties.is_some() || schema.get("additionalProperties").is_some_and(is_plain_schema))
         && properties.is_none_or(|properties| properties.values().all(is_plain_schema))
         && names.iter().all(has)
         && (!is("array") || schema.get("items").is_some_and(is_plain_schema))
