@@ -23,7 +23,7 @@ test:
 
 # The tests with foreign clients alone, and never without them.
 interop:
-	CI=true tests/interop/with-clients.sh $(CARGO) test --test it interop::
+	CI=true tests/interop/with-clients.sh $(CARGO) test --test it -- interop:: foreign_model:: providers::
 
 # Formatting, lints, docs, dependency rules and the template, all without warnings.
 check: tools

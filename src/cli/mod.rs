@@ -2,6 +2,7 @@
 
 mod demo;
 mod invoke;
+mod models;
 pub mod sandbox;
 pub mod seed;
 
@@ -33,6 +34,8 @@ enum Command {
         /// A JSON file, such as events/dm.json.
         file: PathBuf,
     },
+    /// Lists the models that the present environment can use, and what the others lack. Asks no provider.
+    Models,
 }
 
 /// What a command says when it fails: one sentence for the person at the terminal.
@@ -49,6 +52,7 @@ impl Cli {
         let result = match self.command {
             Command::Demo => demo::run(&mut out).await,
             Command::Invoke { file } => invoke::run(&file, &mut out).await,
+            Command::Models => models::run(&|name| std::env::var(name).ok(), &mut out),
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,

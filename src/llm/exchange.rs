@@ -165,8 +165,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Takes up the payload of one event; whether more may follow. One that is not JSON is passed over: of a stream
-    /// that holds nothing else, nothing can be read.
+    /// Takes up the payload of one event; whether more may follow. What was never meant to be JSON is passed over; what
+    /// was and is damaged may have been any part of the answer.
     fn take_up(
         &self,
         payload: &[u8],
@@ -176,7 +176,8 @@ impl Exchange<'_> {
         if payload == DONE {
             return Ok(false);
         }
-        if let Ok(chunk) = read::parse(payload) {
+        if payload.starts_with(b"{") {
+            let chunk = read::parse(payload)?;
             self.check(&chunk, payload, headers)?;
             assembly.push(&chunk);
         }
@@ -266,6 +267,7 @@ fn interrupted(error: LlmError, mut partial: ChatAnswer) -> LlmError {
     }
     let reason = match error {
         LlmError::Transient { reason, .. } => reason,
+        LlmError::Unreadable(_) => "a part of the stream cannot be read".to_owned(),
         other => other.to_string(),
     };
     partial.finish_reason = FinishReason::Other("interrupted".to_owned());

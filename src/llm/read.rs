@@ -81,11 +81,17 @@ pub(super) fn part_text(part: &Value) -> Option<&str> {
     }
 }
 
+/// The tags between which servers leave a model's thoughts.
+const THOUGHTS: [&str; 4] = ["think", "thinking", "thought", "reasoning"];
+
 /// Some servers leave the model's thoughts in front of its text. Tags further on are the text's own.
 fn without_thoughts(text: &str) -> &str {
-    match text.trim_start().strip_prefix("<think>") {
+    let inside = |tag: &&str| text.trim_start().strip_prefix('<')?.strip_prefix(*tag)?.strip_prefix('>');
+    match THOUGHTS.iter().find_map(|tag| Some((tag, inside(tag)?))) {
         None => text,
-        Some(thoughts) => thoughts.split_once("</think>").map_or("", |(_, text)| text.trim_start()),
+        Some((tag, thoughts)) => {
+            thoughts.split_once(&format!("</{tag}>")).map_or("", |(_, text)| text.trim_start())
+        }
     }
 }
 
@@ -197,7 +203,9 @@ mod tests {
             (json!({"content": "", "reasoning_content": "hmm", "reasoning": "hmm"}), ""),
             (json!({"content": "<think>hmm</think>\n\nhi"}), "hi"),
             (json!({"content": "\n<think>hmm"}), ""),
+            (json!({"content": "<reasoning>hmm</reasoning>hi"}), "hi"),
             (json!({"content": "say <think>"}), "say <think>"),
+            (json!({"content": "<thinker>hi"}), "<thinker>hi"),
             (json!({"content": null, "refusal": "I will not."}), "I will not."),
         ];
         for (message, expected) in table {

@@ -43,8 +43,8 @@ pub(super) fn is_provider_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(allowed)
 }
 
-/// A fallback chain: models in the order of preference, at least one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A fallback chain: models in the order of preference. That of the configuration has at least one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chain(pub(super) Vec<ModelId>);
 
 impl Chain {

@@ -21,7 +21,7 @@ use super::info::{Price, SeedName, Settings, TokenLimit};
 use super::{checked_base_url, known};
 
 /// Words for a kind of model (design §6.8).
-pub(super) const KEYWORDS: [&str; 5] = ["cheap", "fast", "smart", "long-context", "private"];
+pub const KEYWORDS: [&str; 5] = ["cheap", "fast", "smart", "long-context", "private"];
 
 /// The fields of a model and, beside its own, of a provider.
 const FIELDS: &str = "context_window, max_output, input_usd, cached_input_usd, output_usd, tools, \

@@ -15,7 +15,7 @@ use reqwest::Url;
 use reqwest::header::HeaderValue;
 
 pub use self::chain::{Chain, ChainError, ModelId};
-pub use self::custom::Custom;
+pub use self::custom::{Custom, KEYWORDS};
 pub use self::info::{ModelInfo, Price, SeedName, TokenLimit};
 use crate::secret::Secret;
 
@@ -93,6 +93,23 @@ impl Providers {
         }
     }
 
+    /// Each provider by its name: what it needs, or what it lacks.
+    pub fn all(&self) -> impl Iterator<Item = (&str, Result<&Provider, &str>)> {
+        self.resolved.iter().map(|(name, resolved)| (name.as_str(), resolved.as_ref().map_err(String::as_str)))
+    }
+
+    /// The models that the catalogue knows, the operator's first.
+    pub fn known_models(&self) -> impl Iterator<Item = ModelId> {
+        let custom = self.custom.models.iter().map(|(id, _)| id.clone());
+        custom.chain(known::MODELS.iter().filter_map(|(name, _)| name.parse().ok()))
+    }
+
+    /// The chain that is configured for a keyword.
+    #[must_use]
+    pub fn keyword(&self, keyword: &str) -> Option<&Chain> {
+        self.custom.keywords.get(keyword)
+    }
+
     /// Whether the provider's name is one of the catalogue, the operator's part among it: no secret in a wrong place.
     #[must_use]
     pub fn is_catalogued(&self, provider: &str) -> bool {
@@ -121,7 +138,7 @@ impl Providers {
         let entry = |entry: &str| match self.custom.named(entry) {
             Some(models) => models,
             None if entry == "private" => Vec::new(),
-            None if custom::KEYWORDS.contains(&entry) => default.0.clone(),
+            None if KEYWORDS.contains(&entry) => default.0.clone(),
             None if entry.contains('/') => entry.parse().into_iter().collect(),
             None => {
                 let of_first = |first: &ModelId| format!("{}/{entry}", first.provider).parse().ok();

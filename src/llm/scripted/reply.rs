@@ -87,17 +87,15 @@ impl IntoResponse for Reply {
         let end = self.is_cut.then(|| Err(io::Error::from(io::ErrorKind::ConnectionReset)));
         let pieces = self.pieces.into_iter().map(Ok).chain(end);
         let body = stream::unfold(pieces, |mut pieces| async move {
-            let piece = match pieces.next()? {
-                Ok((wait, piece)) => {
-                    // What was sent so far must leave before the connection breaks or waits.
-                    match wait {
-                        Duration::ZERO => tokio::task::yield_now().await,
-                        wait => tokio::time::sleep(wait).await,
-                    }
-                    Ok(Bytes::from(piece))
-                }
-                Err(error) => Err(error),
+            let (wait, piece) = match pieces.next()? {
+                Ok((wait, piece)) => (wait, Ok(Bytes::from(piece))),
+                Err(error) => (Duration::ZERO, Err(error)),
             };
+            // Also without a wait the server gets its turn: what it has so far leaves before the connection breaks.
+            match wait {
+                Duration::ZERO => tokio::task::yield_now().await,
+                wait => tokio::time::sleep(wait).await,
+            }
             Some((piece, pieces))
         });
         let mut response = (status, Body::from_stream(body)).into_response();
