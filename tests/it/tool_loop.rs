@@ -500,11 +500,7 @@ fn any_move() -> impl Strategy<Value = Move> {
 }
 
 fn any_summary() -> impl Strategy<Value = Option<String>> {
-    prop_oneof![
-        Just(None),
-        Just(Some(String::new())),
-        (1_usize..800).prop_map(|n| Some("so far ".repeat(n))),
-    ]
+    prop_oneof![Just(None), Just(Some(String::new())), (1_usize..800).prop_map(|n| Some("so far ".repeat(n))),]
 }
 
 fn any_history() -> impl Strategy<Value = Vec<Message>> {

@@ -95,7 +95,9 @@ impl Providers {
 
     /// Each provider by its name: what it needs, or what it lacks.
     pub fn all(&self) -> impl Iterator<Item = (&str, Result<&Provider, &str>)> {
-        self.resolved.iter().map(|(name, resolved)| (name.as_str(), resolved.as_ref().map_err(String::as_str)))
+        self.resolved
+            .iter()
+            .map(|(name, resolved)| (name.as_str(), resolved.as_ref().map_err(String::as_str)))
     }
 
     /// The models that the catalogue knows, the operator's first.
