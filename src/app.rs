@@ -7,8 +7,8 @@ use nostr::prelude::{Keys, PublicKey, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::aws::Aws;
 use crate::aws::sqs::Sqs;
-use crate::aws::{Aws, IDLE_TIMEOUT};
 use crate::clock::{Clock, Deadline};
 use crate::config::{Config, StoreChoice};
 use crate::context::tokens::Calibration;
@@ -16,12 +16,14 @@ use crate::credentials::Credentials;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::hash::hex;
+use crate::https::{self, Protocol};
 use crate::llm::Llm;
 use crate::llm::openai::OpenAi;
 use crate::queue::Queue;
 use crate::record::{FORMAT, to_json, unreadable};
 use crate::relay::pool::{Limits, Pool};
 use crate::relay::{Relays, Target, Trust};
+use crate::secret::Mask;
 use crate::store::dynamodb::DynamoDb;
 use crate::store::seal::Vault;
 use crate::store::{Expect, Key, Row, Store, Write, keys};
@@ -66,6 +68,9 @@ pub const LEASE_MARGIN: Duration = Duration::from_secs(5);
 /// How long [`App::warm_up`] may take of the ten seconds that Lambda gives a cold start.
 const WARM_UP_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long it may take to reach a provider of models.
+const MODEL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The shortest time that a claim is remembered.
 const MIN_CLAIM_LIFE: Duration = Duration::from_secs(14 * DAY_SECS);
 /// How much longer than a message may be old.
@@ -95,7 +100,9 @@ impl App {
         };
         let relays = Arc::new(Pool::new(config.keys.clone(), Limits::default()));
         let credentials = Arc::new(Credentials::new(&config, environment, clock.clone()));
-        let llm = Arc::new(OpenAi::with_credentials(http_client()?, Arc::clone(&credentials)));
+        let http = https::http_client(Protocol::Http2, MODEL_CONNECT_TIMEOUT)
+            .map_err(|why| Error::Permanent(format!("the HTTP client cannot be built: {why}")))?;
+        let llm = Arc::new(OpenAi::with_credentials(http, Arc::clone(&credentials)));
         Ok(Self { queue, credentials, ..Self::with_ports(config, store, relays, llm, clock) })
     }
 
@@ -147,6 +154,18 @@ impl App {
     #[must_use]
     pub fn agent(&self) -> PublicKey {
         self.config.keys.public_key()
+    }
+
+    /// "The admin" of runs that no admin started: the first of `DIDACTYL_ADMIN`.
+    #[must_use]
+    pub fn admin(&self) -> PublicKey {
+        self.config.admins.first().copied().unwrap_or_else(|| self.agent())
+    }
+
+    /// All that is secret in the configuration, as it was at the start and as it was read again.
+    #[must_use]
+    pub fn secrets(&self) -> Mask {
+        self.config.secrets.clone().and(self.credentials.secrets())
     }
 
     /// The relays of `DIDACTYL_RELAYS`.
@@ -230,20 +249,4 @@ async fn open_store(choice: &StoreChoice, aws: &Aws, clock: Clock) -> Result<Arc
             Ok(Arc::new(DynamoDb::new(client, table, clock)))
         }
     }
-}
-
-/// The one HTTP client of the process. Idle connections are dropped early: a frozen sandbox answers no keep-alive.
-fn http_client() -> Result<reqwest::Client, Error> {
-    reqwest::Client::builder()
-        .pool_idle_timeout(IDLE_TIMEOUT)
-        .connect_timeout(Duration::from_secs(5))
-        .redirect(reqwest::redirect::Policy::none())
-        // A proxy that a variable names would see keys and prompts.
-        .no_proxy()
-        .build()
-        .map_err(|_| {
-            Error::Permanent(
-                "the HTTP client cannot be built: are the system's root certificates there?".to_owned(),
-            )
-        })
 }

@@ -6,15 +6,17 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
-use nostr::prelude::{FromBech32, FromMnemonic, Keys, Nip19Profile, PublicKey, RelayUrl};
+use nostr::prelude::{FromBech32, FromMnemonic, Keys, Nip19Profile, PublicKey, RelayUrl, ToBech32};
 use tracing_subscriber::EnvFilter;
 
 use crate::aws;
 use crate::hash::sha256;
 use crate::llm::catalogue::{Chain, ChainError, Custom, Providers};
 use crate::relay::address;
+use crate::secret::{Mask, Secret};
 
 /// The checked configuration.
 #[derive(Debug, Clone)]
@@ -44,6 +46,46 @@ pub struct Config {
     /// The most model calls of a run that may use tools, where no request asks for fewer or more
     /// (`DIDACTYL_MAX_TURNS`).
     pub max_turns: u32,
+    /// Whether what the model is asked is written down for people (`DIDACTYL_CONTEXT_DEBUG`).
+    pub context_debug: ContextDebug,
+    /// Where it is written down as files (`DIDACTYL_CONTEXT_DIR`); none is the working directory.
+    pub context_dir: Option<PathBuf>,
+    /// All that is secret in the variables, in each spelling that may come to stand in a text.
+    pub secrets: Mask,
+}
+
+/// How much of what the model is asked is written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContextDebug {
+    /// Nothing.
+    Off,
+    /// The context that a run begins with.
+    Init,
+    /// That, and the messages of each turn.
+    Full,
+}
+
+impl ContextDebug {
+    /// Its name in the variable and on the command line.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Init => "init",
+            Self::Full => "full",
+        }
+    }
+}
+
+impl FromStr for ContextDebug {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Off, Self::Init, Self::Full]
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+            .ok_or_else(|| "is not a mode: give off, init or full".to_owned())
+    }
 }
 
 /// A store by its kind and place.
@@ -115,6 +157,8 @@ impl Config {
         });
         let max_age = reader.optional("DIDACTYL_MAX_AGE", parse_age).unwrap_or(Some(DEFAULT_MAX_AGE));
         let max_turns = reader.or_default("DIDACTYL_MAX_TURNS", DEFAULT_MAX_TURNS, parse_turns);
+        let context_debug = reader.or_default("DIDACTYL_CONTEXT_DEBUG", "off", str::parse);
+        let context_dir = reader.get("DIDACTYL_CONTEXT_DIR").map(PathBuf::from);
 
         let admin_is_agent =
             matches!((&keys, &admins), (Some(keys), Some(admins)) if admins.contains(&keys.public_key()));
@@ -123,7 +167,7 @@ impl Config {
                 .faults
                 .push("DIDACTYL_ADMIN names the agent's own key: it needs a key of yours".to_owned());
         }
-        match (keys, admins, relays, store, models, api_tokens, log, max_turns) {
+        match (keys, admins, relays, store, models, api_tokens, log, max_turns, context_debug) {
             (
                 Some(keys),
                 Some(admins),
@@ -133,7 +177,9 @@ impl Config {
                 Some(api_tokens),
                 Some(log),
                 Some(max_turns),
+                Some(context_debug),
             ) if reader.faults.is_empty() => Ok(Self {
+                secrets: secrets(&reader, &keys, &providers),
                 keys,
                 admins,
                 relays,
@@ -146,7 +192,25 @@ impl Config {
                 log,
                 max_age,
                 max_turns,
+                context_debug,
+                context_dir,
             }),
+            _ => Err(ConfigError(reader.faults)),
+        }
+    }
+
+    /// The agent's keys and the configured relays: all that a command needs that only signs and sends.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with every fault of these two.
+    pub fn keys_and_relays(
+        vars: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<(Keys, Vec<RelayUrl>), ConfigError> {
+        let mut reader = Reader { vars, faults: Vec::new() };
+        let keys = reader.required("DIDACTYL_NSEC", "the agent's secret key", parse_keys);
+        let relays = reader.required("DIDACTYL_RELAYS", "at least one relay", parse_relays);
+        match (keys, relays) {
+            (Some(keys), Some(relays)) => Ok((keys, relays)),
             _ => Err(ConfigError(reader.faults)),
         }
     }
@@ -275,6 +339,20 @@ fn parse_llm(
     Ok((chain, providers))
 }
 
+/// What no text for people may hold. The agent's key counts in each spelling, not only in the one that was given.
+fn secrets(reader: &Reader<'_>, keys: &Keys, providers: &Providers) -> Mask {
+    let mut secrets = vec![keys.secret_key().to_secret_hex()];
+    secrets.extend(keys.secret_key().to_bech32());
+    let upper: Vec<String> = secrets.iter().map(|key| key.to_ascii_uppercase()).collect();
+    secrets.extend(upper);
+    secrets
+        .extend(reader.get("DIDACTYL_NSEC").map(|key| key.split_whitespace().collect::<Vec<_>>().join(" ")));
+    let tokens = reader.get("DIDACTYL_API_TOKEN").unwrap_or_default();
+    secrets.extend(list(&tokens).filter_map(|entry| token_of(entry).ok()).map(|(_, token)| token.to_owned()));
+    secrets.extend(["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"].iter().filter_map(|name| reader.get(name)));
+    Mask::new(secrets.into_iter().map(Secret::new).chain(providers.keys().cloned()))
+}
+
 fn parse_store(text: &str) -> Result<StoreChoice, String> {
     match text.split_once(':') {
         Some(("sqlite", path)) if !path.is_empty() => Ok(StoreChoice::Sqlite(path.into())),
@@ -314,17 +392,22 @@ fn parse_tokens(text: &str) -> Result<Vec<ApiToken>, String> {
         .collect()
 }
 
-fn parse_token(entry: &str) -> Result<ApiToken, String> {
-    let (scope, token) = match entry.split_once('=') {
-        Some(("all", token)) => (Scope::All, token),
-        Some(("read", token)) => (Scope::Read, token),
-        Some(("bridge", token)) => (Scope::Bridge, token),
+/// The scope and the token of an entry.
+fn token_of(entry: &str) -> Result<(Scope, &str), String> {
+    match entry.split_once('=') {
+        Some(("all", token)) => Ok((Scope::All, token)),
+        Some(("read", token)) => Ok((Scope::Read, token)),
+        Some(("bridge", token)) => Ok((Scope::Bridge, token)),
         // A base64 token may end in `=`; only a word that is followed by more is a scope.
         Some((_, rest)) if !rest.trim_matches('=').is_empty() => {
-            return Err("has an unknown scope: all, read and bridge are known".to_owned());
+            Err("has an unknown scope: all, read and bridge are known".to_owned())
         }
-        _ => (Scope::All, entry),
-    };
+        _ => Ok((Scope::All, entry)),
+    }
+}
+
+fn parse_token(entry: &str) -> Result<ApiToken, String> {
+    let (scope, token) = token_of(entry)?;
     let sha256 = match token.strip_prefix("sha256:") {
         Some(hex) => unhex32(hex).ok_or("has a sha256 that is not 64 hex digits")?,
         None if token.chars().count() < MIN_TOKEN_CHARS => {
@@ -408,6 +491,28 @@ mod tests {
         assert_eq!(config.max_age, Some(Duration::from_secs(604_800)));
         assert_eq!(config.max_turns, 16);
         assert_eq!((config.log.as_str(), config.agent_name, config.api_tokens.len()), ("info", None, 0));
+        assert_eq!((config.context_debug, config.context_dir), (ContextDebug::Off, None));
+    }
+
+    #[test]
+    fn context_snapshots_have_three_modes() {
+        let mode = |text: &str| with("DIDACTYL_CONTEXT_DEBUG", text).unwrap().context_debug;
+        assert_eq!(
+            ["off", "init", " full "].map(mode),
+            [ContextDebug::Off, ContextDebug::Init, ContextDebug::Full]
+        );
+        let told = fault("DIDACTYL_CONTEXT_DEBUG", "on");
+        assert_eq!(told, "DIDACTYL_CONTEXT_DEBUG is not a mode: give off, init or full");
+    }
+
+    #[test]
+    fn the_agents_key_is_secret_in_each_of_its_spellings() {
+        let secrets = with("DIDACTYL_NSEC", &WORDS_12.replace(' ', "\n")).unwrap().secrets;
+        let nsec = Keys::parse(KEY_12).unwrap().secret_key().to_bech32().unwrap();
+        for spelling in [WORDS_12, KEY_12, &KEY_12.to_uppercase(), &nsec, &nsec.to_uppercase(), "sk-test"] {
+            assert_eq!(secrets.redact(&format!("<{spelling}>")), "<[redacted]>");
+        }
+        assert_eq!(secrets.redact(ADMIN), ADMIN);
     }
 
     #[test]

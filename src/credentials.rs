@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::config::{ApiToken, Config};
 use crate::environment::Environment;
 use crate::llm::catalogue::{Model, ModelId, Providers};
-use crate::secret::Secret;
+use crate::secret::{Mask, Secret};
 
 /// How long what was read is believed.
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
@@ -32,6 +32,8 @@ pub struct Credentials {
 struct Current {
     providers: Providers,
     api_tokens: Vec<ApiToken>,
+    /// All secrets that were ever read: an older one may stand in a text still.
+    secrets: Mask,
 }
 
 /// Where to read again.
@@ -53,19 +55,31 @@ impl Credentials {
             read_at_ms: AtomicU64::new(clock.now_ms()),
             clock,
         });
-        Self { source, ..Self::fixed(config.providers.clone(), config.api_tokens.clone()) }
+        let current = Current {
+            providers: config.providers.clone(),
+            api_tokens: config.api_tokens.clone(),
+            secrets: config.secrets.clone(),
+        };
+        Self { current: RwLock::new(current), source }
     }
 
     /// These, for as long as the process lives.
     #[must_use]
     pub fn fixed(providers: Providers, api_tokens: Vec<ApiToken>) -> Self {
-        Self { current: RwLock::new(Current { providers, api_tokens }), source: None }
+        let secrets = Mask::new(providers.keys().cloned());
+        Self { current: RwLock::new(Current { providers, api_tokens, secrets }), source: None }
     }
 
     /// Who may use the HTTP API.
     #[must_use]
     pub fn api_tokens(&self) -> Vec<ApiToken> {
         self.current().api_tokens.clone()
+    }
+
+    /// What is secret of them, now or earlier.
+    #[must_use]
+    pub fn secrets(&self) -> Mask {
+        self.current().secrets.clone()
     }
 
     /// The model behind `id`, with its provider's key.
@@ -110,9 +124,10 @@ impl Credentials {
                 if config.keys.public_key() != source.agent {
                     tracing::warn!("DIDACTYL_NSEC has changed: it counts from the next cold start on");
                 }
-                let Config { providers, api_tokens, .. } = config;
-                *self.current.write().unwrap_or_else(PoisonError::into_inner) =
-                    Current { providers, api_tokens };
+                let Config { providers, api_tokens, secrets, .. } = config;
+                let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+                let secrets = std::mem::take(&mut current.secrets).and(secrets);
+                *current = Current { providers, api_tokens, secrets };
             }
             Ok(Err(error)) => tracing::warn!(%error, "the secrets could not be read again"),
             Err(_) => tracing::warn!("the secrets could not be read again in the time there was"),

@@ -10,6 +10,8 @@
 //! - [`trigger`]: the payload's shape, and what starts a run; [`inbox`]: which events do; [`dm`]: opening and writing messages.
 //! - [`record`]: the claim that makes it once, the saved reply, the outcome.
 //! - [`load`]: what the agent knows, as [`state`] from [`events`] and [`skill`]s; [`context`]: what the model sees of it.
+//! - [`snapshots`]: the same, written down for people.
+//! - [`versions`]: new versions of soul, skills and adoption list.
 //! - [`run`]: the tool loop; [`publish`]: the reply's way out.
 //! - Ports: [`llm`], [`relay`], [`store`], [`tools`], [`queue`].
 //! - [`app`], [`environment`], [`config`], [`credentials`], [`aws`], [`clock`], [`logging`], [`error`]: what all share.
@@ -32,6 +34,7 @@ pub mod handler;
 mod hash;
 pub mod history;
 pub mod http;
+mod https;
 pub mod inbox;
 pub mod kinds;
 pub mod llm;
@@ -45,11 +48,13 @@ pub mod relay;
 pub mod run;
 pub mod secret;
 pub mod skill;
+pub mod snapshots;
 pub mod sqs;
 pub mod state;
 pub mod store;
 pub mod tools;
 pub mod trigger;
+pub mod versions;
 
 /// Makes ring the process's TLS provider: the first thing a binary does. A second call changes nothing.
 pub fn install_crypto_provider() {

@@ -1,8 +1,9 @@
-//! What the clients of AWS services have in common: one configuration, one HTTP client, one way to tell a failure.
+//! What the clients of AWS services have in common: one configuration, one HTTP client ([`http`]), one way to tell a failure.
 //!
 //! DynamoDB ([`crate::store::dynamodb`]), SQS ([`sqs`]) and SSM ([`ssm`]) are made from it. Region, credentials and
 //! `AWS_ENDPOINT_URL` come from the usual variables of AWS.
 
+pub mod http;
 pub mod sqs;
 pub mod ssm;
 
@@ -15,12 +16,7 @@ use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_sdk_dynamodb::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::RequestId;
-use aws_smithy_http_client::tls::Provider;
-use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use tokio::sync::OnceCell;
-
-/// How long an unused connection is kept. A sandbox that is frozen for longer finds it closed at the other end.
-pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The configuration that all AWS clients of the process share, made when the first of them asks for it: without a
 /// configured region it looks for one over the network, which an agent that uses no AWS must not do.
@@ -39,19 +35,14 @@ impl Aws {
 /// second or so to pass. All calls of ours may be repeated: a conditional write meets its own row, a queued run is claimed
 /// once.
 async fn load() -> SdkConfig {
-    let http_client = aws_smithy_http_client::Builder::new()
-        .tls_provider(Provider::Rustls(CryptoMode::Ring))
-        .pool_idle_timeout(IDLE_TIMEOUT)
-        .build_https();
     let timeouts = TimeoutConfig::builder()
-        .connect_timeout(Duration::from_secs(2))
         .operation_attempt_timeout(Duration::from_secs(3))
         .operation_timeout(Duration::from_secs(8))
         .build();
     let retries =
         RetryConfig::standard().with_max_attempts(5).with_initial_backoff(Duration::from_millis(100));
     aws_config::defaults(BehaviorVersion::v2026_01_12())
-        .http_client(http_client)
+        .http_client(http::client())
         .timeout_config(timeouts)
         .retry_config(retries)
         .load()

@@ -11,8 +11,8 @@ use nostr::prelude::{
 };
 use serde_json::{Value, json};
 
-use super::CliResult;
 use super::sandbox::{Identity, Sandbox, publish, target};
+use super::{CliResult, Overrides};
 use crate::app::App;
 use crate::clock::{DEFAULT_BUDGET, Deadline};
 use crate::dm::{self, Content};
@@ -26,11 +26,11 @@ use crate::trigger::Protocol;
 type Failure = Box<dyn std::error::Error>;
 
 /// Runs the demo; fails unless both replies were read back from the relay and decrypted.
-pub(super) async fn run(out: &mut dyn Write) -> CliResult {
+pub(super) async fn run(overrides: &Overrides, out: &mut dyn Write) -> CliResult {
     // Its own keys: a demo must not write over the profile and soul of a key that is in use.
     let env = |name: &str| match name {
         "DIDACTYL_NSEC" | "DIDACTYL_ADMIN" | "DIDACTYL_STORE" => None,
-        _ => std::env::var(name).ok(),
+        _ => overrides.var(name),
     };
     let sandbox = Sandbox::start(&env, Identity::Fresh).await?;
     let admin = sandbox.admin.clone().ok_or("the demo has no admin")?;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::CliResult;
 use super::sandbox::{Identity, Sandbox};
+use super::{CliResult, Overrides};
 use crate::clock::{DEFAULT_BUDGET, Deadline};
 use crate::handler;
 
@@ -26,10 +26,10 @@ fn fault(answer: &Value) -> Option<&'static str> {
 }
 
 /// Runs the payload in `file` and prints the handler's answer as JSON.
-pub(super) async fn run(file: &Path, out: &mut dyn Write) -> CliResult {
+pub(super) async fn run(file: &Path, overrides: &Overrides, out: &mut dyn Write) -> CliResult {
     let payload = std::fs::read_to_string(file)
         .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
-    let sandbox = Sandbox::start(&|name| std::env::var(name).ok(), Identity::Published).await?;
+    let sandbox = Sandbox::start(&|name| overrides.var(name), Identity::Published).await?;
     if sandbox.is_embedded() {
         sandbox.seed().await?;
     }

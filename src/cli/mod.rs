@@ -1,8 +1,10 @@
 //! The command line: one file per command.
 
+pub mod context;
 mod demo;
 mod invoke;
 mod models;
+pub mod publish;
 pub mod sandbox;
 pub mod seed;
 
@@ -10,8 +12,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
+use crate::config::ContextDebug;
 use crate::logging;
 
 /// A sovereign AI agent on Nostr that runs as one stateless Lambda function.
@@ -25,7 +28,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// One whole conversation on this machine: embedded relay, two encrypted DMs, two encrypted replies.
-    Demo,
+    Demo {
+        #[command(flatten)]
+        overrides: Overrides,
+    },
     /// Runs a payload file through the handler and prints its answer.
     ///
     /// Variables that are not set are filled in for a try without account, key or network: the published test keys, an
@@ -33,9 +39,40 @@ enum Command {
     Invoke {
         /// A JSON file, such as events/dm.json.
         file: PathBuf,
+        #[command(flatten)]
+        overrides: Overrides,
     },
+    /// Prints exactly what the model would be asked, and sends nothing.
+    ///
+    /// Relays and store are read and never written; what is not configured is filled in as for `invoke`.
+    Context(context::Request),
     /// Lists the models that the present environment can use, and what the others lack. Asks no provider.
     Models,
+    /// Signs drafts of a soul and of skills with the agent's key and sends them to its relays.
+    ///
+    /// Needs DIDACTYL_NSEC and DIDACTYL_RELAYS. A soul's draft is its text. A skill's draft is a text whose first lines
+    /// may be tags, such as ["trigger","dm","admin"], or an event in JSON. Skills that the adoption list does not name
+    /// are appended to it.
+    Publish(publish::Request),
+}
+
+/// What a command that runs the agent takes in the place of variables.
+#[derive(Debug, Args)]
+struct Overrides {
+    /// Writes down what the model is asked, in context.log.md and context.logs/: off, init (what a run begins with) or
+    /// full (each turn too). Goes before DIDACTYL_CONTEXT_DEBUG.
+    #[arg(long, value_name = "MODE")]
+    context_debug: Option<ContextDebug>,
+}
+
+impl Overrides {
+    /// The variable of this name, as the command line or else the environment says.
+    fn var(&self, name: &str) -> Option<String> {
+        match (name, self.context_debug) {
+            ("DIDACTYL_CONTEXT_DEBUG", Some(mode)) => Some(mode.as_str().to_owned()),
+            _ => std::env::var(name).ok(),
+        }
+    }
 }
 
 /// What a command says when it fails: one sentence for the person at the terminal.
@@ -50,9 +87,13 @@ impl Cli {
         );
         let mut out = std::io::stdout();
         let result = match self.command {
-            Command::Demo => demo::run(&mut out).await,
-            Command::Invoke { file } => invoke::run(&file, &mut out).await,
+            Command::Demo { overrides } => demo::run(&overrides, &mut out).await,
+            Command::Context(request) => context::run(&request, &mut out).await,
+            Command::Invoke { file, overrides } => invoke::run(&file, &overrides, &mut out).await,
             Command::Models => models::run(&|name| std::env::var(name).ok(), &mut out),
+            Command::Publish(request) => {
+                publish::run(&request, &|name| std::env::var(name).ok(), &mut out).await
+            }
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use super::CliResult;
-use crate::llm::catalogue::{Chain, Custom, KEYWORDS, ModelId, Price, Providers};
+use crate::llm::catalogue::{Custom, KEYWORDS, ModelId, Price, Providers};
 
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 

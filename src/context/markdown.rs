@@ -20,15 +20,20 @@ const CUT: &str = "… (cut)";
 
 /// JSON as readable markdown. Empty values stay visible as `""`, `[]`, `{}` and `null`.
 pub(crate) fn from_json(value: &Value) -> String {
+    from_json_within(value, MAX_VALUE_BYTES)
+}
+
+/// The same of at most `max_bytes`.
+pub(crate) fn from_json_within(value: &Value, max_bytes: usize) -> String {
     let mut out = String::new();
     match &cleaned(value) {
         Value::String(text) if text.contains('\n') => quote(&mut out, text, 0),
         // It may come to stand at the start of a line.
         Value::String(text) => out.extend([escape(text), text]),
-        list if is_list(list) => children(&mut out, list, 0),
+        list if is_list(list) => children(&mut out, list, 0, max_bytes),
         scalar => out.push_str(&scalar.to_string()),
     }
-    cut(out.trim_end(), MAX_VALUE_BYTES)
+    cut(out.trim_end(), max_bytes)
 }
 
 /// JSON on one line, its strings cleaned.
@@ -45,11 +50,11 @@ pub(crate) fn cut(text: &str, max_bytes: usize) -> String {
     format!("{}{CUT}", text.get(..end).unwrap_or_default())
 }
 
-fn children(out: &mut String, value: &Value, depth: usize) {
+fn children(out: &mut String, value: &Value, depth: usize, max_bytes: usize) {
     match value {
         Value::Object(fields) => {
             for (key, value) in fields {
-                child(out, &format!("- **{}**:", key_text(key)), value, depth);
+                child(out, &format!("- **{}**:", key_text(key)), value, depth, max_bytes);
             }
         }
         Value::Array(items) => {
@@ -57,7 +62,7 @@ fn children(out: &mut String, value: &Value, depth: usize) {
                 // A bullet with nothing on its line would be read as a rule under the line above it.
                 let is_below = is_list(item) || item.as_str().is_some_and(|text| text.contains('\n'));
                 let lead = if is_below { format!("- **{}**:", index + 1) } else { "-".to_owned() };
-                child(out, &lead, item, depth);
+                child(out, &lead, item, depth, max_bytes);
             }
         }
         _ => {}
@@ -65,8 +70,8 @@ fn children(out: &mut String, value: &Value, depth: usize) {
 }
 
 /// One bullet: `lead`, then the value on the same line, or below it and further in.
-fn child(out: &mut String, lead: &str, value: &Value, depth: usize) {
-    if out.len() > MAX_VALUE_BYTES {
+fn child(out: &mut String, lead: &str, value: &Value, depth: usize, max_bytes: usize) {
+    if out.len() > max_bytes {
         // The rest would be cut anyway.
         return;
     }
@@ -86,7 +91,7 @@ fn child(out: &mut String, lead: &str, value: &Value, depth: usize) {
         }
         list if is_list(list) && depth < MAX_DEPTH => {
             out.push('\n');
-            children(out, list, depth + 1);
+            children(out, list, depth + 1, max_bytes);
             return;
         }
         scalar => {

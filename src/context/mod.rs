@@ -11,9 +11,11 @@ pub mod compaction;
 mod document;
 pub mod excerpt;
 mod layers;
-mod markdown;
+pub(crate) mod markdown;
+pub mod parts;
 mod render;
 mod settings;
+pub mod snapshot;
 mod soul;
 mod template;
 #[cfg(test)]
@@ -87,6 +89,8 @@ pub struct Defaults {
 /// All that the model sees, and how it came about.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Context {
+    /// The markdown document of the skills, before it became messages: for people who look into it.
+    pub document: String,
     /// The messages; the current one is the last.
     pub messages: Vec<Message>,
     /// The section that each message belongs to.
@@ -178,10 +182,10 @@ pub fn assemble(input: &Input<'_>) -> Context {
     let mut renderer = Renderer::new(input, warnings);
     let is_bare = fired.is_empty() && soul.is_none() && layers::is_trusted_dm(trigger);
     let document = renderer.document(&fired, is_bare.then_some(CHAT));
-    let mut parts = Parts::default();
+    let mut parts = Messages::default();
     match &soul {
         None => {
-            parts.push("skills", Role::System, document);
+            parts.push("skills", Role::System, document.clone());
             parts.history("dm_history", history, None);
         }
         Some(soul) => {
@@ -192,7 +196,7 @@ pub fn assemble(input: &Input<'_>) -> Context {
                      personality"
                         .to_owned(),
                 );
-                parts.push("skills", Role::System, document);
+                parts.push("skills", Role::System, document.clone());
             }
             for section in &sections {
                 match &section.body {
@@ -209,6 +213,7 @@ pub fn assemble(input: &Input<'_>) -> Context {
     let settings = settings::settings(&fired, trigger, input.defaults);
     let Renderer { variables, required_tools, mut warnings, .. } = renderer;
     Context {
+        document,
         messages: parts.messages,
         sections: parts.sections,
         tools: settings::tools(input.tools, &required_tools, &mut warnings),
@@ -225,6 +230,14 @@ pub fn assemble(input: &Input<'_>) -> Context {
         variables,
         warnings,
     }
+}
+
+/// What cannot be read in a soul of this content, for an author who wants to know before publishing it.
+#[must_use]
+pub fn soul_warnings(content: &str) -> Vec<String> {
+    let mut warnings = Vec::new();
+    Soul::parse(content, &mut warnings);
+    warnings
 }
 
 /// The sections of the soul's template, or of the built-in one. That says nothing of the admin below tier admin, and
@@ -251,12 +264,12 @@ fn inserts_document(section: &Section) -> bool {
 
 /// Messages with the names of their sections.
 #[derive(Default)]
-struct Parts {
+struct Messages {
     messages: Vec<Message>,
     sections: Vec<String>,
 }
 
-impl Parts {
+impl Messages {
     fn add(&mut self, section: &str, role: Role, text: String) {
         self.messages.push(Message::text(role, text));
         self.sections.push(section.to_owned());

@@ -322,10 +322,9 @@ impl<'a> Renderer<'a> {
             true => Known::Json(value.clone()),
             false => Known::List(value.clone()),
         };
-        match self.written(entry, || value.map(known)) {
-            Some(written) => self.insert(&written, out),
-            // Whoever asked it says why.
-            None => {}
+        // Where there is none, whoever asked for it says why.
+        if let Some(written) = self.written(entry, || value.map(known)) {
+            self.insert(&written, out);
         }
         Origin::Tool(entry.to_owned())
     }

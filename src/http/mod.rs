@@ -4,6 +4,7 @@
 //! into a bare 5xx. A request that is refused touches no store and no relay.
 
 mod auth;
+mod prompt;
 mod request;
 
 use std::collections::BTreeMap;
@@ -42,6 +43,12 @@ impl Answer {
         Self::new(status_code, &json!({"success": false, "error": error.to_string()}))
     }
 
+    /// The body: JSON text.
+    #[must_use]
+    pub fn body(&self) -> &str {
+        &self.body
+    }
+
     fn with_header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.insert(name, value.into());
         self
@@ -66,7 +73,7 @@ enum Door {
 const ROUTES: [Route; 11] = [
     Route { method: "GET", path: "/health", door: Door::Health },
     Route { method: "POST", path: "/bridge", door: Door::Bridge },
-    Route { method: "POST", path: "/api/prompt/agent", door: Door::NotBuilt },
+    Route { method: "POST", path: prompt::PATH, door: Door::NotBuilt },
     Route { method: "POST", path: "/api/prompt/run", door: Door::NotBuilt },
     Route { method: "POST", path: "/api/prompt/run-simple", door: Door::NotBuilt },
     Route { method: "GET", path: "/api/context/current", door: Door::NotBuilt },
@@ -76,6 +83,21 @@ const ROUTES: [Route; 11] = [
     Route { method: "GET", path: "/api/skills", door: Door::NotBuilt },
     Route { method: "GET", path: "/api/runs", door: Door::NotBuilt },
 ];
+
+/// What a request to a function URL would start, whoever sends it: events or a prompt. It is read as its door reads it.
+///
+/// # Errors
+/// The answer to a request that cannot be read, or that starts nothing.
+pub fn starts(payload: &str) -> Result<Payload, Answer> {
+    let request = Request::read(payload).map_err(|reason| Answer::error(400, reason))?;
+    match (request.method.as_str(), request.path.trim_end_matches('/')) {
+        ("POST", "/bridge") => {
+            read_events(&request).map(Payload::Relay).map_err(|reason| Answer::error(400, reason))
+        }
+        ("POST", prompt::PATH) => prompt::read(&request).map(Payload::Prompt),
+        _ => Err(Answer::error(404, "this request starts no run that can be shown")),
+    }
+}
 
 /// Answers a request, given as the payload's JSON text.
 pub async fn answer(app: &App, payload: &str, deadline: Deadline) -> Answer {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use reqwest::Client;
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::catalogue::{Model, ModelId, Providers};
@@ -85,6 +86,12 @@ impl OpenAi {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.entry(model.id()).or_default().insert(parameter)
     }
+}
+
+/// The body that `model` is sent for a request, as long as it has refused nothing.
+#[must_use]
+pub fn body(request: &ChatRequest<'_>, model: &Model) -> Value {
+    write_request(request, model, &Refused::new())
 }
 
 #[async_trait]

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nostr::prelude::{Host, Keys, Url};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -17,6 +16,7 @@ use super::frame::words;
 use super::pool::Limits;
 use super::websocket::Connection;
 use super::{RelayError, Target, Trust};
+use crate::https;
 
 /// Addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 4;
@@ -34,7 +34,7 @@ pub(crate) struct Dialer {
 impl Dialer {
     /// A dialer that authenticates as `keys` where a relay of our own asks.
     pub(crate) fn new(keys: Keys, limits: Limits) -> Self {
-        Self { keys, limits, tls: tls_connector() }
+        Self { keys, limits, tls: https::tls().map(|config| Connector::Rustls(Arc::new(config))) }
     }
 
     /// What the agent signs with.
@@ -74,16 +74,6 @@ impl Dialer {
 
 fn no_connection(error: impl std::fmt::Display) -> RelayError {
     RelayError::Connect(words(&error.to_string()))
-}
-
-/// TLS by ring, with Mozilla's roots. Built here and not taken from the process, which may have installed none.
-fn tls_connector() -> Result<Connector, rustls::Error> {
-    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Connector::Rustls(Arc::new(config)))
 }
 
 /// The addresses that may be dialled for `target`. They are connected to as they stand: a name that resolved to a

@@ -20,6 +20,7 @@ use crate::run::journal::Journal;
 use crate::run::ledger::Ledger;
 use crate::run::publisher::{CallPublisher, Versions};
 use crate::run::{Run, Step, ToolResult};
+use crate::snapshots::Recorder;
 use crate::state::AgentState;
 use crate::store::keys::{self, Place};
 use crate::tools::ToolContext;
@@ -51,6 +52,7 @@ pub async fn drive(
         tracing::warn!(%error, "no model can be asked");
         Error::NoAnswer { reason: "no model that the skill asks for can be used", transient: false }
     })?;
+    let snapshots = Recorder::new(app, trigger, &claim.record.run_id, &context);
     let usable = chain.entries().iter().filter_map(|id| app.config.providers.model(id).ok());
     let fallback = Fallback::new(usable.map(|model| model.id()));
     let mut run = Run::new(context.messages, context.tools, context.params, first.id(), context.max_turns);
@@ -67,6 +69,7 @@ pub async fn drive(
         versions: Versions::default(),
         fallback,
         ledger: Ledger::new(&app.config.providers, attempts),
+        snapshots,
     };
     let (mut model_ms, mut tools_ms) = (0, 0);
     let result = driver.to_the_end(&mut run, &mut model_ms, &mut tools_ms).await;
@@ -95,6 +98,7 @@ pub(super) struct Driver<'a> {
     pub(super) versions: Versions,
     pub(super) fallback: Fallback,
     pub(super) ledger: Ledger<'a>,
+    pub(super) snapshots: Recorder<'a>,
 }
 
 impl Driver<'_> {

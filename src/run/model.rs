@@ -115,7 +115,10 @@ impl Driver<'_> {
             return Err(LlmError::Permanent("the run asks no model".to_owned()));
         };
         let mut watch = Stopwatch::start();
-        let answer = self.complete(&ChatRequest { model: call.model, ..request }, call.until).await;
+        let (answer, ()) = tokio::join!(
+            self.complete(&ChatRequest { model: call.model, ..request }, call.until),
+            self.snapshots.model_is_asked(call.turn, run.messages(), self.deadline),
+        );
         let took_ms = Some(watch.lap_ms());
         match &answer {
             Ok(answer) => {

@@ -1,5 +1,7 @@
 //! The adoption list, kind 10123: which skills the agent has, in the order in which the model reads them.
 
+pub mod write;
+
 use std::collections::BTreeMap;
 
 use nostr::prelude::{Coordinate, Event, FromBech32, Kind, Nip19Coordinate, PublicKey};
@@ -109,5 +111,43 @@ mod tests {
         adoption list: two entries have the d tag "chat", the later is left out
         adoption list: "secret" is a private skill of another author, left out
         "#);
+    }
+
+    #[test]
+    fn values_of_every_odd_shape_are_no_entries() {
+        let own = keys(1).public_key();
+        let huge = "9".repeat(100_000);
+        let odd = [
+            String::new(),
+            " ".to_owned(),
+            "31123".to_owned(),
+            "31123:".to_owned(),
+            format!("31123:{own}"),
+            format!("-31123:{own}:x"),
+            format!("NaN:{own}:x"),
+            format!("99999999999999999999:{own}:x"),
+            format!("31125:{own}:x"),
+            format!("31123:{}:x", own.to_hex().to_uppercase().replace('0', "O")),
+            format!("31123:{}:x", &own.to_hex()[1..]),
+            format!("31123:\u{0}{own}:x"),
+            format!("31123:{}:x", own.to_bech32().unwrap()),
+            "naddr1qqqq".to_owned(),
+            "nostr:".to_owned(),
+            own.to_bech32().unwrap(),
+            huge.clone(),
+            format!("{huge}:{own}:x"),
+        ];
+        let tags: Vec<Vec<&str>> = odd.iter().map(|value| vec!["a", value]).collect();
+        let tags: Vec<&[&str]> = tags.iter().map(Vec::as_slice).collect();
+        assert_eq!(list(&tags), (vec![], vec![]));
+        // What is odd in its d tag alone names a skill all the same, and stays one line in warnings.
+        let d = "a\n\u{0}".repeat(1_000);
+        let (entries, warnings) =
+            list(&[&["a", &format!("31123:{own}:{d}")], &["a", &format!("31124:{own}:{d}")]]);
+        assert_eq!(entries, [format!("31123:{d}")]);
+        assert!(
+            warnings.len() == 1 && warnings[0].len() < 400 && !warnings[0].contains('\n'),
+            "{warnings:?}"
+        );
     }
 }

@@ -6,15 +6,22 @@
 
 pub mod adoption;
 mod content;
+mod definition;
+#[cfg(feature = "local")]
+pub mod draft;
+mod filters;
 mod params;
+mod rules;
+mod tags;
 mod triggers;
-
-use std::collections::BTreeSet;
 
 use nostr::filter::MatchEventOptions;
 use nostr::prelude::{Coordinate, Event, EventId, Filter, Keys, PublicKey};
 
+pub use self::definition::{Definition, MAX_SEALED_BYTES, WriteError};
 pub use self::params::SkillParams;
+pub use self::rules::{DEFAULT_MAX_RUNS, RunRules};
+use self::tags::Said;
 pub use self::triggers::{SkillTrigger, TriggerFilter};
 use crate::events;
 use crate::kinds;
@@ -40,6 +47,8 @@ pub struct Skill {
     pub enabled: bool,
     /// Parameters for the runs that it takes part in.
     pub params: SkillParams,
+    /// How often it may run, what that may cost, and what its runs may do.
+    pub rules: RunRules,
     /// The tools it asks for; empty for all that the tier may use.
     pub required_tools: Vec<String>,
 }
@@ -80,24 +89,22 @@ impl Skill {
         let content = content::Content::parse(&content);
         let coordinate = Coordinate::new(event.kind, event.pubkey).identifier(events::d_tag(event));
         let mut notes = Notes { skill: name(&coordinate.identifier), warnings };
-        let mut triggers = triggers::parse(event, &mut notes);
-        let (mut params, mut enabled) = (SkillParams::default(), true);
-        if own {
-            params = SkillParams::parse(event, &mut notes);
-            enabled = triggers::enabled(event, &mut notes);
+        let said = if own {
+            Said::own(event.kind, &event.tags, &mut notes)
         } else {
-            triggers::restrict_foreign(&mut triggers, &mut notes);
-        }
+            Said::foreign(&event.tags, &mut notes)
+        };
         Ok(Self {
             coordinate,
             event_id: event.id,
-            description: text_tag(event, "description").or(content.description),
+            description: said.description.or(content.description),
             instructions: content.instructions,
             user_block: content.user_block,
-            triggers,
-            enabled,
-            params,
-            required_tools: required_tools(event, &mut notes),
+            triggers: said.triggers,
+            enabled: said.enabled,
+            params: said.params,
+            rules: said.rules,
+            required_tools: said.required_tools,
         })
     }
 
@@ -157,32 +164,6 @@ impl Notes<'_> {
 pub(crate) fn name(d: &str) -> String {
     let short: String = d.chars().take(64).collect();
     format!("{short:?}{}", if short.len() < d.len() { "…" } else { "" })
-}
-
-fn text_tag(event: &Event, name: &str) -> Option<String> {
-    let text = event.tags.iter().find(|tag| tag.kind() == name)?.content()?.trim();
-    (!text.is_empty()).then(|| text.to_owned())
-}
-
-fn required_tools(event: &Event, notes: &mut Notes<'_>) -> Vec<String> {
-    let (mut tools, mut known) = (Vec::new(), BTreeSet::new());
-    for tag in event.tags.iter().filter(|tag| tag.kind() == "requires_tool") {
-        match tag.content().map(str::trim) {
-            Some(tool) if is_tool_name(tool) => {
-                if known.insert(tool) {
-                    tools.push(tool.to_owned());
-                }
-            }
-            _ => notes.warn("requires_tool", "names no tool and is ignored"),
-        }
-    }
-    tools
-}
-
-/// What providers take for a function's name.
-fn is_tool_name(name: &str) -> bool {
-    (1..=64).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
 #[cfg(test)]
@@ -281,23 +262,23 @@ pub(crate) mod tests {
         assert_eq!(skill.params, SkillParams::default());
         assert_eq!(skill.triggers.len(), 1);
         assert!(skill.enabled && skill.required_tools.is_empty());
-        insta::assert_snapshot!(warnings.join("\n"), @r#"
+        insta::assert_snapshot!(warnings.join("\n"), @r##"
         skill "odd": tag "trigger" names no type and is ignored
         skill "odd": tag "trigger" has a type that is not known and is ignored
         skill "odd": tag "trigger" (dm) names a tier that is not admin, wot or stranger; that tier is ignored
         skill "odd": tag "trigger" (dm) names a tier that is not admin, wot or stranger; that tier is ignored
         skill "odd": tag "trigger" (dm) names no tier that is left and is ignored
-        skill "odd": tag "trigger" (subscription) needs a filter and is ignored
+        skill "odd": tag "trigger" (subscription) has a filter that is not one NIP-01 filter in JSON; give for example {"kinds":[1],"#t":["news"]}; it is ignored until then
         skill "odd": tag "trigger" (chain) needs the d tag of the skill it follows and is ignored
+        skill "odd": tag "enabled" is neither true nor false and is ignored
         skill "odd": tag "llm" is not a model chain and is ignored
         skill "odd": tag "temperature" is not a number from 0 to 2 and is ignored
         skill "odd": tag "temperature" is not a number from 0 to 2 and is ignored
         skill "odd": tag "max_tokens" is not a whole number from 1 to 1000000 and is ignored
         skill "odd": tag "seed" is not a whole number and is ignored
         skill "odd": tag "max_turns" is not a whole number from 1 to 1000 and is ignored
-        skill "odd": tag "enabled" is neither true nor false and is ignored
         skill "odd": tag "requires_tool" names no tool and is ignored
-        "#);
+        "##);
     }
 
     #[test]
@@ -346,5 +327,62 @@ pub(crate) mod tests {
         assert_eq!(refused(&signed(1, kinds::PRIVATE_SKILL, &[&["d", "p"]], &sealed(2))), SkillError::Sealed);
         assert_eq!(refused(&signed(2, kinds::PRIVATE_SKILL, &[&["d", "p"]], "text")), SkillError::Foreign);
         assert_eq!(refused(&signed(1, kinds::NOTE, &[], "text")), SkillError::Kind);
+    }
+
+    /// For each tag name: how many warnings each malformed shape gives, and what is left of a skill with nothing else.
+    #[test]
+    fn malformed_tags_of_every_name_are_told_and_change_nothing_else() {
+        let huge = "9".repeat(100_000);
+        let values: [&[&str]; 12] = [
+            &[],
+            &[""],
+            &["\u{0}\u{7}\n\u{202e}"],
+            &["SEKRIT"],
+            &["NaN"],
+            &["-1"],
+            &["1e999"],
+            &["99999999999999999999"],
+            &[&huge],
+            &["{\"kinds\":[1]}"],
+            &["SEKRIT", "SEKRIT", "SEKRIT", "SEKRIT"],
+            &["[]", ""],
+        ];
+        let names = [
+            "trigger",
+            "filter",
+            "enabled",
+            "scope",
+            "llm",
+            "temperature",
+            "max_tokens",
+            "seed",
+            "max_turns",
+            "max_runs",
+            "budget",
+            "allow_self",
+            "reply",
+            "requires_tool",
+            "description",
+            "d",
+            "",
+            "unknown",
+        ];
+        let mut table = String::new();
+        for name in names {
+            for value in values {
+                let tag: Vec<&str> = [&[name], value].concat();
+                // Twice: a repetition is no worse than one.
+                let (skill, warnings) = parse(&signed(1, kinds::PUBLIC_SKILL, &[&tag, &tag], "text"));
+                table += &format!("{} ", warnings.len() / 2);
+                assert!(warnings.iter().all(|w| w.len() < 400 && !w.contains('\n')), "{name} {value:?}");
+                assert!(
+                    name == "d" || warnings.iter().all(|w| !w.contains("SEKRIT")),
+                    "{name}: {warnings:?}"
+                );
+                assert!(skill.triggers.is_empty() && skill.enabled && skill.instructions == "text");
+            }
+            table += &format!("{name}\n");
+        }
+        insta::assert_snapshot!(table, @"");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use nostr::prelude::Event;
+use nostr::prelude::Tags;
 
 use super::Notes;
 
@@ -27,11 +27,11 @@ const NAMES: [&str; 5] = ["llm", "temperature", "max_tokens", "seed", "max_turns
 const MAX_CHAIN_BYTES: usize = 1000;
 
 impl SkillParams {
-    /// Reads the tags of a skill's event; of two tags of one name the later wins.
-    pub(super) fn parse(event: &Event, notes: &mut Notes<'_>) -> Self {
+    /// Reads a skill's tags; of two tags of one name the later wins.
+    pub(super) fn parse(tags: &Tags, notes: &mut Notes<'_>) -> Self {
         let mut params = Self::default();
         for name in NAMES {
-            for tag in event.tags.iter().filter(|tag| tag.kind() == name) {
+            for tag in tags.iter().filter(|tag| tag.kind() == name) {
                 params.set(name, tag.content().unwrap_or_default(), notes);
             }
         }

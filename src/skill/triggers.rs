@@ -1,13 +1,13 @@
 //! A skill's triggers: `["trigger",TYPE,FILTER?]`, and how else they were written.
 //!
-//! Filters of other types than `dm` are kept as written: what a cron expression or a Nostr filter means is
-//! [`crate::trigger`]'s affair.
+//! Filters of other types than `dm` are kept as written, once their shape is right: what a cron expression or a Nostr
+//! filter means is [`crate::trigger`]'s affair.
 
 use std::collections::BTreeSet;
 
-use nostr::prelude::Event;
+use nostr::prelude::{Tag, Tags};
 
-use super::{Notes, SkillParams};
+use super::{Notes, SkillParams, filters, tags};
 use crate::trigger::Tier;
 
 /// One thing that fires a skill.
@@ -26,7 +26,8 @@ pub enum TriggerFilter {
     Dm(BTreeSet<Tier>),
     /// The instants of a cron expression; without one, every cron run.
     Cron(Option<String>),
-    /// Events that match a NIP-01 filter, as JSON.
+    /// Events that match this NIP-01 filter: JSON as written, which the crate's `Filter` reads and which names what
+    /// design §4 asks for.
     Subscription(String),
     /// Requests to the webhook of this slug; without one, to any.
     Webhook(Option<String>),
@@ -34,11 +35,11 @@ pub enum TriggerFilter {
     Chain(String),
 }
 
-/// The triggers of a skill's event, in the order of its tags.
-pub(super) fn parse(event: &Event, notes: &mut Notes<'_>) -> Vec<SkillTrigger> {
+/// The triggers of a skill, in the order of its tags. `has_max_runs`: whether a number of runs is set that counts.
+pub(super) fn parse(tags: &Tags, has_max_runs: bool, notes: &mut Notes<'_>) -> Vec<SkillTrigger> {
     let mut triggers = Vec::new();
-    for raw in raw(event, notes) {
-        if let Some(filter) = filter(&raw, notes) {
+    for raw in raw(tags, notes) {
+        if let Some(filter) = filter(&raw, has_max_runs, notes) {
             triggers.push(SkillTrigger { filter, params: SkillParams::parse_trigger(raw.params, notes) });
         }
     }
@@ -46,13 +47,12 @@ pub(super) fn parse(event: &Event, notes: &mut Notes<'_>) -> Vec<SkillTrigger> {
 }
 
 /// Whether the skill's triggers are heeded at all.
-pub(super) fn enabled(event: &Event, notes: &mut Notes<'_>) -> bool {
+pub(super) fn enabled(tags: &Tags, notes: &mut Notes<'_>) -> bool {
     let mut enabled = true;
-    for tag in event.tags.iter().filter(|tag| tag.kind() == "enabled") {
-        match tag.content().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
-            "true" => enabled = true,
-            "false" => enabled = false,
-            _ => notes.warn("enabled", "is neither true nor false and is ignored"),
+    for tag in tags.iter().filter(|tag| tag.kind() == "enabled") {
+        match tags::boolean(tag.content().unwrap_or_default().trim()) {
+            Some(said) => enabled = said,
+            None => notes.warn("enabled", "is neither true nor false and is ignored"),
         }
     }
     enabled
@@ -74,6 +74,32 @@ pub(super) fn restrict_foreign(triggers: &mut Vec<SkillTrigger>, notes: &mut Not
     triggers.retain(|trigger| !matches!(&trigger.filter, TriggerFilter::Dm(tiers) if tiers.is_empty()));
 }
 
+/// Whether this is the trigger tag of a type that the codec does not know.
+pub(super) fn is_of_unknown_type(tag: &Tag) -> bool {
+    let kind = tag.content().unwrap_or_default().trim();
+    tag.kind() == "trigger" && !kind.is_empty() && !TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known))
+}
+
+/// The types of trigger that are read.
+const TYPES: [&str; 6] = ["dm", "cron", "subscription", "nostr-subscription", "webhook", "chain"];
+
+impl TriggerFilter {
+    /// Its canonical tag: type, and filter where there is one.
+    pub(super) fn tag(&self) -> Tag {
+        let (kind, filter) = match self {
+            Self::Dm(tiers) => {
+                let names: Vec<&str> = tiers.iter().rev().map(|tier| tier.as_str()).collect();
+                ("dm", Some(names.join(",")))
+            }
+            Self::Cron(expression) => ("cron", expression.clone()),
+            Self::Subscription(filter) => ("subscription", Some(filter.clone())),
+            Self::Webhook(slug) => ("webhook", slug.clone()),
+            Self::Chain(d) => ("chain", Some(d.clone())),
+        };
+        Tag::custom("trigger", std::iter::once(kind.to_owned()).chain(filter))
+    }
+}
+
 /// A trigger tag, with the filter that may stand in a tag of its own.
 struct Raw<'a> {
     kind: &'a str,
@@ -81,9 +107,9 @@ struct Raw<'a> {
     params: &'a [String],
 }
 
-fn raw<'a>(event: &'a Event, notes: &mut Notes<'_>) -> Vec<Raw<'a>> {
+fn raw<'a>(tags: &'a Tags, notes: &mut Notes<'_>) -> Vec<Raw<'a>> {
     let mut raws: Vec<Raw<'a>> = Vec::new();
-    for tag in event.tags.iter() {
+    for tag in tags.iter() {
         match (tag.kind(), tag.as_slice()) {
             ("trigger", [_, kind, rest @ ..]) if !kind.trim().is_empty() => raws.push(Raw {
                 kind: kind.trim(),
@@ -103,17 +129,29 @@ fn raw<'a>(event: &'a Event, notes: &mut Notes<'_>) -> Vec<Raw<'a>> {
     raws
 }
 
-fn filter(raw: &Raw<'_>, notes: &mut Notes<'_>) -> Option<TriggerFilter> {
+fn filter(raw: &Raw<'_>, has_max_runs: bool, notes: &mut Notes<'_>) -> Option<TriggerFilter> {
     let filter = raw.filter.filter(|filter| !filter.is_empty());
     let text = filter.map(str::to_owned);
     match raw.kind.to_ascii_lowercase().as_str() {
         "dm" => tiers(filter, notes).map(TriggerFilter::Dm),
-        "cron" => Some(TriggerFilter::Cron(text)),
-        "subscription" | "nostr-subscription" => {
-            if text.is_none() {
-                notes.warn("trigger", "(subscription) needs a filter and is ignored");
+        "cron" => match text {
+            Some(text) if !filters::is_cron_shaped(&text) => {
+                notes.warn(
+                    "trigger",
+                    "(cron) is neither five fields such as \"0 9 * * *\" nor a name such as @daily, after an \
+                     optional TZ=Area/City, and is ignored; correct it",
+                );
+                None
             }
-            text.map(TriggerFilter::Subscription)
+            text => Some(TriggerFilter::Cron(text)),
+        },
+        "subscription" | "nostr-subscription" => {
+            let checked =
+                filter.map_or(Err("needs a filter"), |filter| filters::subscription(filter, has_max_runs));
+            if let Err(fault) = checked {
+                notes.warn("trigger", &format!("(subscription) {fault}; it is ignored until then"));
+            }
+            text.filter(|_| checked.is_ok()).map(TriggerFilter::Subscription)
         }
         "webhook" => {
             if text.is_none() {
@@ -167,7 +205,8 @@ mod tests {
         let event = signed(1, kinds::PUBLIC_SKILL, tags, "");
         let mut warnings = Vec::new();
         let mut notes = Notes { skill: "s".to_owned(), warnings: &mut warnings };
-        let filters = parse(&event, &mut notes).into_iter().map(|trigger| trigger.filter).collect();
+        let filters =
+            parse(&event.tags, false, &mut notes).into_iter().map(|trigger| trigger.filter).collect();
         (filters, warnings)
     }
 
@@ -176,7 +215,7 @@ mod tests {
         let (filters, warnings) = filters(&[
             &["filter", "lost"],
             &["trigger", "nostr-subscription"],
-            &["filter", "{\"ids\":[]}"],
+            &["filter", "{\"#t\":[\"x\"]}"],
             &["trigger", "webhook", "ci"],
             &["filter", "other"],
             &["trigger", "chain", "daily:news"],
@@ -185,7 +224,7 @@ mod tests {
         assert_eq!(
             filters,
             [
-                TriggerFilter::Subscription("{\"ids\":[]}".to_owned()),
+                TriggerFilter::Subscription("{\"#t\":[\"x\"]}".to_owned()),
                 TriggerFilter::Webhook(Some("ci".to_owned())),
                 TriggerFilter::Chain("daily:news".to_owned()),
                 TriggerFilter::Webhook(None),
@@ -213,7 +252,7 @@ mod tests {
     fn a_skill_is_enabled_unless_it_says_false() {
         let enabled = |value: &[&str]| {
             let event = signed(1, kinds::PUBLIC_SKILL, &[value], "");
-            super::enabled(&event, &mut Notes { skill: String::new(), warnings: &mut Vec::new() })
+            super::enabled(&event.tags, &mut Notes { skill: String::new(), warnings: &mut Vec::new() })
         };
         assert!(enabled(&["x"]) && enabled(&["enabled", "true"]) && enabled(&["enabled"]));
         assert!(!enabled(&["enabled", " False "]));

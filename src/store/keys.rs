@@ -14,6 +14,8 @@
 //! | `STATE` | `READ` | when the relays were last asked for those |
 //! | `DM#<peer>` | `<time>#<message id>` | one message of a conversation, sealed |
 //! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
+//! | `CONTEXT` | `<begin>#<run id>` | that there are snapshots of a run's context |
+//! | `CONTEXT#<run id>` | `<time>#<name>#<part>` | a part of a snapshot, sealed |
 //!
 //! Sort keys that carry a d tag end with it, so whatever it holds it cannot look like another key.
 
@@ -141,6 +143,41 @@ pub fn message(peer: &PublicKey, at: Timestamp, id: &EventId) -> Key {
 #[must_use]
 pub fn history_read(peer: &PublicKey) -> Key {
     Key::new(conversation(peer), "~READ")
+}
+
+/// The partition that names the runs of whose contexts there are snapshots.
+pub const CONTEXT_PARTITION: &str = "CONTEXT";
+
+/// The row of a run there. `begin_ms` is when it began: Unix milliseconds.
+#[must_use]
+pub fn context_run(begin_ms: u64, run_id: &str) -> Key {
+    Key::new(CONTEXT_PARTITION, format!("{begin_ms:014}#{run_id}"))
+}
+
+/// When a run of [`context_run`] began, and its id; `None` for another row.
+#[must_use]
+pub fn context_run_of(key: &Key) -> Option<(u64, &str)> {
+    let (begin_ms, run_id) = key.sort.split_once('#')?;
+    Some((begin_ms.parse().ok()?, run_id))
+}
+
+/// The partition of the snapshots of a run's context.
+#[must_use]
+pub fn context_partition(run_id: &str) -> String {
+    format!("CONTEXT#{run_id}")
+}
+
+/// Part `part` (counted from 0) of the snapshot `name`, taken at `at_ms`: Unix milliseconds.
+#[must_use]
+pub fn context_part(run_id: &str, at_ms: u64, name: &str, part: usize) -> Key {
+    Key::new(context_partition(run_id), format!("{at_ms:014}#{name}#{part:03}"))
+}
+
+/// When the snapshot of a [`context_part`] was taken, and its name; `None` for another row.
+#[must_use]
+pub fn context_snapshot_of(key: &Key) -> Option<(u64, &str)> {
+    let mut parts = key.sort.split('#');
+    Some((parts.next()?.parse().ok()?, parts.next()?))
 }
 
 #[cfg(test)]

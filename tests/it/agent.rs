@@ -77,14 +77,17 @@ pub struct TestAgent {
     relay: Option<LocalRelay>,
 }
 
-/// Where `tests/interop/with-clients.sh` set a folder, the requests are left there, for its check of them.
+/// No test asks the model for what a provider would refuse.
 impl Drop for TestAgent {
     fn drop(&mut self) {
         record(&self.model);
+        if !std::thread::panicking() {
+            assert_eq!(self.model.refusals(), Vec::<String>::new());
+        }
     }
 }
 
-/// Leaves what a model was asked where the variable says.
+/// Leaves what a model was asked in the folder that `tests/interop/with-clients.sh` set, if it did, for its check.
 pub fn record(model: &Scripted) {
     static FILES: AtomicU64 = AtomicU64::new(0);
     let Some(folder) = std::env::var_os("DIDACTYL_TEST_REQUESTS") else { return };

@@ -1,48 +1,57 @@
 //! The events of a small but complete agent: profile, relay lists, soul, three skills, adoption list.
 
+use std::path::Path;
+
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, RelayUrl, Tag, Timestamp};
 use serde_json::json;
 
+use crate::events::EventSet;
 use crate::kinds;
+use crate::skill::adoption::write;
+use crate::skill::draft;
+use crate::versions;
 
 /// The soul, with Didactyl's own template.
-pub const SOUL: &str = include_str!("soul.md");
-/// A skill that others refer to as `{{identity}}`.
-pub const IDENTITY: &str = include_str!("identity.md");
-/// The skill that answers DMs.
-pub const CHAT: &str = include_str!("chat.md");
-/// A skill that no DM fires.
-pub const DAILY: &str = include_str!("daily.md");
+const SOUL: &str = include_str!("soul.md");
+
+/// The skills' drafts, in the order of the adoption list: one that others refer to as `{{identity}}`, one that answers
+/// DMs, one that no DM fires.
+const SKILLS: [(&str, &str); 3] = [
+    ("identity.md", include_str!("identity.md")),
+    ("chat.md", include_str!("chat.md")),
+    ("daily.md", include_str!("daily.md")),
+];
+
+type Failure = Box<dyn std::error::Error>;
 
 /// The agent's events, all signed by `agent` at `now`.
 ///
 /// # Errors
-/// Where signing fails.
-pub fn agent_events(
-    agent: &Keys,
-    relay: &RelayUrl,
-    now: Timestamp,
-) -> Result<Vec<Event>, nostr::error::Error> {
-    let author = agent.public_key();
-    let skill = |d: &str, content: &str, tags: Vec<Tag>| {
-        (kinds::PUBLIC_SKILL, content.to_owned(), [vec![Tag::identifier(d)], tags].concat())
-    };
+/// Where one cannot be written or signed.
+pub fn agent_events(agent: &Keys, relay: &RelayUrl, now: Timestamp) -> Result<Vec<Event>, Failure> {
+    let nothing = EventSet::new(now);
     let profile =
         json!({"name": "didactyl", "display_name": "Didactyl", "about": "A sovereign agent.", "bot": true});
-    let adopted = ["identity", "chat", "daily"].map(|d| Tag::custom("a", [format!("31123:{author}:{d}")]));
-    [
-        (kinds::PROFILE, profile.to_string(), vec![]),
-        (kinds::RELAY_LIST, String::new(), vec![Tag::custom("r", [relay.to_string()])]),
-        (kinds::INBOX_RELAYS, String::new(), vec![Tag::custom("relay", [relay.to_string()])]),
-        (kinds::SOUL, SOUL.to_owned(), vec![Tag::identifier("soul")]),
-        skill("identity", IDENTITY, vec![]),
-        skill("chat", CHAT, vec![Tag::custom("trigger", ["dm", "admin"])]),
-        skill("daily", DAILY, vec![Tag::custom("trigger", ["cron", "@daily"])]),
-        (kinds::ADOPTION_LIST, String::new(), adopted.to_vec()),
-    ]
-    .into_iter()
-    .map(|(kind, content, tags)| sign(agent, kind, content, tags, now))
-    .collect()
+    let r = Tag::custom("r", [relay.to_string()]);
+    let inbox = Tag::custom("relay", [relay.to_string()]);
+    let mut events = vec![
+        sign(agent, kinds::PROFILE, profile.to_string(), vec![], now)?,
+        sign(agent, kinds::RELAY_LIST, String::new(), vec![r], now)?,
+        sign(agent, kinds::INBOX_RELAYS, String::new(), vec![inbox], now)?,
+        versions::soul(agent, SOUL, &nothing, now)?,
+    ];
+    let mut list = Vec::new();
+    for (file, text) in SKILLS {
+        let mut warnings = Vec::new();
+        let skill = draft::skill(Path::new(file), text, agent, &mut warnings)?;
+        if !warnings.is_empty() {
+            return Err(warnings.join("; ").into());
+        }
+        events.push(versions::skill(agent, &skill, &nothing, now)?);
+        list = write::adopt(list, &skill.coordinate(agent.public_key()), None);
+    }
+    events.push(versions::adoption_list(agent, list, &nothing, now)?);
+    Ok(events)
 }
 
 /// The events by which an admin is found: profile and relay lists.

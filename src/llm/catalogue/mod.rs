@@ -1,7 +1,7 @@
 //! Which providers and models there are, what is known of them, and which model of a chain can be asked.
 //!
 //! Every provider speaks OpenAI chat completions; the differences are fields of [`ModelInfo`]. What is known lies in
-//! layers, the first that speaks counts: the operator's word on a model, [`known`]'s on it, then both on its provider,
+//! layers, the first that speaks counts: the operator's word on a model, the built-in one on it, then both on its provider,
 //! then what is safe with anybody. Nothing here reads the environment or the network: variables come through a lookup.
 
 mod chain;
@@ -77,6 +77,11 @@ impl Providers {
         let resolved =
             names.into_iter().map(|name| (name.to_owned(), resolve(name, &custom, lookup))).collect();
         Self { resolved, custom }
+    }
+
+    /// The keys of all providers.
+    pub fn keys(&self) -> impl Iterator<Item = &Secret> {
+        self.resolved.values().flatten().filter_map(|provider| provider.key.as_ref())
     }
 
     /// The model behind `id`.

@@ -119,7 +119,17 @@ async fn what_is_no_answer_is_asked_for_once_more_and_tells_no_markup() {
         }
     }
     told.dedup();
-    insta::assert_snapshot!(told.join("\n"), @"");
+    insta::assert_snapshot!(told.join("\n"), @r"
+    a page, 521: the model is unavailable for now: status 521: a web page instead of an answer
+    a page: the model's answer cannot be read: 40053 bytes that are not JSON
+    a cut body: the model's answer cannot be read: 1000 bytes that are not JSON
+    nothing: the model's answer cannot be read: 0 bytes that are not JSON
+    no choices: the model's answer cannot be read: it holds no choices
+    no choice: the model's answer cannot be read: it holds no choices
+    no message: the model's answer cannot be read: its first choice holds no message
+    a stream of garbage: the model's answer cannot be read: it holds no choices
+    an empty stream: the model's answer cannot be read: it holds no choices
+    ");
 }
 
 #[tokio::test]
@@ -164,7 +174,20 @@ async fn each_refusal_says_who_must_act_and_is_not_asked_for_again() {
         assert_eq!(asked, 1, "{reply:?}");
         told.push(format!("{:?}", answer.unwrap_err()));
     }
-    insta::assert_snapshot!(told.join("\n"), @"");
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    Account("status 401: bad key")
+    Account("status 400: API key not valid.")
+    Account("status 400: Your credit balance is too low to access the API.")
+    Transient { reason: "status 429: Quota exceeded", retry_after: Some(34.5s) }
+    Transient { reason: "status 529: Overloaded", retry_after: None }
+    Transient { reason: "status 503", retry_after: None }
+    Permanent("status 404: model 'x' not found")
+    Overflow("status 400: request (9 tokens) exceeds the available context size (8 tokens)")
+    Account("status 401: bad key")
+    Account("status 401: bad key")
+    Transient { reason: "status 502: Overloaded", retry_after: None }
+    Transient { reason: "status 503: upstream", retry_after: None }
+    "#);
 }
 
 /// Refuses each of these parameters as long as it is there.

@@ -121,7 +121,7 @@ pub(crate) fn client(endpoint: &str) -> Client {
         .endpoint_url(endpoint)
         .retry_config(aws_config::retry::RetryConfig::disabled())
         .timeout_config(aws_config::timeout::TimeoutConfig::disabled())
-        .http_client(aws_smithy_http_client::Builder::new().build_http())
+        .http_client(didactyl::aws::http::client())
         .build();
     Client::from_conf(config)
 }

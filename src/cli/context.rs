@@ -1,0 +1,240 @@
+//! `didactyl context`: what the model would be asked, for a person to read.
+//!
+//! It goes the way of a run up to the model's door, with the same code, and stops there. Nothing is claimed, kept,
+//! published or asked.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use nostr::prelude::{Event, EventId, Timestamp};
+use serde::Deserialize;
+
+use super::CliResult;
+use super::sandbox::{Identity, Sandbox};
+use crate::app::App;
+use crate::assemble::assemble;
+use crate::aws::sqs;
+use crate::clock::{DEFAULT_BUDGET, Deadline};
+use crate::config::StoreChoice;
+use crate::context::Context;
+use crate::context::parts::parts;
+use crate::context::transcript::transcript;
+use crate::http;
+use crate::inbox::{self, Inbound, Rejection};
+use crate::llm::catalogue::Model;
+use crate::llm::openai;
+use crate::load;
+use crate::record;
+use crate::run::{Run, Step};
+use crate::trigger::payload::{Payload, RelayEvents};
+use crate::trigger::{self, Dm, Protocol, Source, Tier, Trigger};
+
+/// What the admin says where no file says anything.
+const EXAMPLE: &str = "What can you do for me?";
+
+/// Stands for a request's id, which is part of no context.
+const NO_ID: &str = "context";
+
+/// What to show.
+#[derive(Debug, Default, Args)]
+pub struct Request {
+    /// What starts the run: any payload that does, such as events/dm.json; or the user message of a cron or chain run
+    /// as JSON, such as {"trigger":"cron","schedule":"@daily","scheduled_at":0}. Without it, a DM of the admin.
+    #[arg(long, value_name = "FILE")]
+    pub event: Option<PathBuf>,
+    /// How it is shown.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// A way to show a context.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Each message as text under the name of its section.
+    #[default]
+    Md,
+    /// The body of the request to the model.
+    Json,
+    /// Sections, variables, tools and parameters with their sizes and origins, as JSON.
+    Parts,
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Prints the context.
+///
+/// # Errors
+/// A sentence for the person at the terminal.
+pub(super) async fn run(request: &Request, out: &mut dyn Write) -> CliResult {
+    let payload = match &request.event {
+        Some(file) => Some(
+            std::fs::read_to_string(file)
+                .map_err(|error| format!("{} cannot be read: {error}", file.display()))?,
+        ),
+        None => None,
+    };
+    let mut sandbox = Sandbox::start(&|name| std::env::var(name).ok(), Identity::Published).await?;
+    if sandbox.is_embedded() {
+        sandbox.seed().await?;
+    }
+    // A store that is not there yet knows nothing, and is not to be there after a look.
+    let is_missing = matches!(&sandbox.config.store, StoreChoice::Sqlite(path) if !path.exists());
+    if is_missing {
+        sandbox.config.store = StoreChoice::Sqlite(":memory:".into());
+    }
+    // However old a payload is, it has a context.
+    sandbox.config.max_age = None;
+    let app = sandbox.app().await?;
+    let shown = show(&app, payload.as_deref(), request.format).await;
+    app.relays.close().await;
+    writeln!(out, "{}", shown?.trim_end())?;
+    Ok(())
+}
+
+/// The context of the run that `payload` would start, without the secrets of the configuration. Without a payload it is that
+/// of an example DM of the admin.
+///
+/// # Errors
+/// A sentence that says why the payload starts no run that a model is asked for, or what could not be read.
+pub async fn show(app: &App, payload: Option<&str>, format: Format) -> Result<String, Failure> {
+    let trigger = match payload {
+        Some(json) => trigger_of(app, json).await?,
+        None => example(app),
+    };
+    let deadline = Deadline::after(DEFAULT_BUDGET);
+    let stored = load::stored(app, &trigger).await?;
+    // What the relays told is not kept: a later run reads it again.
+    let loaded = load::refresh(app, &trigger, stored, deadline.slice(load::SLICE)).await?;
+    let context = assemble(app, &trigger, &loaded, deadline).await;
+    let chain = app.config.providers.chain(&context.model_chain, &app.config.llm);
+    let model = app.config.providers.first_usable(&chain);
+    let text = match format {
+        Format::Md => readable(&context),
+        Format::Json => body(&context, &model?)?,
+        Format::Parts => {
+            let model = model.ok().map(|model| model.id());
+            serde_json::to_string_pretty(&parts(&context, model.as_deref()))?
+        }
+    };
+    Ok(app.secrets().redact(&text))
+}
+
+fn readable(context: &Context) -> String {
+    let warnings: String = context.warnings.iter().map(|warning| format!("\nWarning: {warning}")).collect();
+    format!("{}{warnings}", transcript(&context.messages, &context.sections))
+}
+
+/// The first request of the run, as the machine makes it and the client writes it.
+fn body(context: &Context, model: &Model) -> Result<String, Failure> {
+    let Context { messages, tools, params, max_turns, .. } = context.clone();
+    let run = Run::new(messages, tools, params, model.id(), max_turns);
+    match run.next() {
+        Step::CallModel(request) => Ok(serde_json::to_string_pretty(&openai::body(&request, model))?),
+        _ => Err("this run asks no model".into()),
+    }
+}
+
+fn example(app: &App) -> Trigger {
+    let now = app.clock.now();
+    let dm = Dm {
+        peer: app.admin(),
+        protocol: Protocol::Nip17,
+        message_id: EventId::from_byte_array([0; 32]),
+        created_at: now,
+        text: EXAMPLE.to_owned(),
+        notice: None,
+        relay: None,
+    };
+    Trigger {
+        id: format!("dm:{NO_ID}"),
+        source: Source::Dm(dm),
+        tier: Tier::Admin,
+        tainted: false,
+        admin: app.admin(),
+        arrived_at: now,
+    }
+}
+
+/// User messages of runs that no payload starts: a tick or another run does.
+#[derive(Deserialize)]
+#[serde(tag = "trigger", rename_all = "lowercase")]
+enum Written {
+    Cron { schedule: String, scheduled_at: u64 },
+    Chain(trigger::Chain),
+}
+
+async fn trigger_of(app: &App, json: &str) -> Result<Trigger, Failure> {
+    let (now, admin) = (app.clock.now(), app.admin());
+    match serde_json::from_str(json) {
+        Ok(Written::Cron { schedule, scheduled_at }) => {
+            return Ok(Trigger::cron(&schedule, Timestamp::from(scheduled_at), admin, now));
+        }
+        Ok(Written::Chain(chain)) => return Ok(Trigger::chain(chain, &example(app), now)),
+        Err(_) => {}
+    }
+    let payload = match Payload::parse(json)? {
+        Payload::FunctionUrl => http::starts(json).map_err(|answer| answer.body().to_owned())?,
+        Payload::Sqs(records) => match records.as_slice() {
+            [record] => match sqs::parse_body(&record.body) {
+                Some(run) => Payload::Resume { run: run.to_owned() },
+                None => Payload::parse(&record.body)?,
+            },
+            _ => {
+                return Err(
+                    "the batch has several records, and each has a context of its own: give one".into()
+                );
+            }
+        },
+        payload => payload,
+    };
+    let trigger = match payload {
+        Payload::Relay(events) => of_events(app, &events)?,
+        Payload::Resume { run } => record::stored_trigger(app, &run).await?,
+        Payload::Prompt(prompt) => Trigger::prompt(prompt, NO_ID, admin, now),
+        Payload::Webhook { webhook, id } => {
+            Trigger::webhook(webhook, id.as_deref().unwrap_or(NO_ID), admin, now)
+        }
+        Payload::FunctionUrl | Payload::Sqs(_) => {
+            return Err("a payload inside a payload starts nothing".into());
+        }
+    };
+    match &trigger.source {
+        Source::Dm(Dm { notice: Some(notice), .. }) => {
+            Err(format!("no model is asked: the answer is always \"{}\"", notice.text()).into())
+        }
+        _ => Ok(trigger),
+    }
+}
+
+/// The one run that the events start.
+fn of_events(app: &App, batch: &RelayEvents) -> Result<Trigger, Failure> {
+    let (mut triggers, mut reasons) = (Vec::new(), Vec::new());
+    for event in &batch.events {
+        match inbox::read(app, event.get(), None) {
+            Ok(Inbound::Work(trigger)) => triggers.push(*trigger),
+            Ok(Inbound::Own(_)) => reasons.push("it is the agent's own message".to_owned()),
+            Err(rejected) => match (&rejected.reason, verified(event.get())) {
+                (Rejection::UnsupportedKind(_), Some(event)) => triggers.push(Trigger::subscription(
+                    event,
+                    app.agent(),
+                    &app.config.admins,
+                    app.clock.now(),
+                )),
+                (reason, _) => reasons.push(reason.to_string()),
+            },
+        }
+    }
+    match (triggers.len(), triggers.pop()) {
+        (1, Some(trigger)) => Ok(trigger),
+        (0, _) => Err(format!("the payload starts no run: {}", reasons.join("; ")).into()),
+        (several, _) => {
+            Err(format!("the payload starts {several} runs, each with a context of its own: give one event")
+                .into())
+        }
+    }
+}
+
+fn verified(json: &str) -> Option<Event> {
+    serde_json::from_str(json).ok().filter(|event: &Event| event.verify().is_ok())
+}

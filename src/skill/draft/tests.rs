@@ -1,0 +1,166 @@
+use super::*;
+use crate::skill::tests::{keys, signed};
+use crate::skill::{RunRules, SkillParams, TriggerFilter};
+
+fn read(file: &str, text: &str) -> Result<(Definition, Vec<String>), String> {
+    let mut warnings = Vec::new();
+    let definition =
+        skill(Path::new(file), text, &keys(1), &mut warnings).map_err(|error| error.to_string())?;
+    Ok((definition, warnings))
+}
+
+fn good(file: &str, text: &str) -> Definition {
+    let (definition, warnings) = read(file, text).unwrap();
+    assert_eq!(warnings, [""; 0], "{text}");
+    definition
+}
+
+fn definition(d: &str, private: bool, content: &str) -> Definition {
+    Definition {
+        d: d.to_owned(),
+        private,
+        description: None,
+        content: content.to_owned(),
+        triggers: Vec::new(),
+        enabled: true,
+        params: SkillParams::default(),
+        rules: RunRules::default(),
+        required_tools: Vec::new(),
+        other_tags: Vec::new(),
+    }
+}
+
+#[test]
+fn the_first_lines_are_tags_and_the_rest_is_the_content_as_it_stands() {
+    let text = "[\"trigger\",\"webhook\",\"ci\"]\r\n  [ \"t\", \"x\" ]  \n\n# Title\r\n\n[\"no\",\"tag\"]\n";
+    let expected = Definition {
+        triggers: vec![TriggerFilter::Webhook(Some("ci".to_owned()))],
+        other_tags: vec![Tag::custom("t", ["x"])],
+        ..definition("news", true, "# Title\r\n\n[\"no\",\"tag\"]\n")
+    };
+    assert_eq!(good("skills/news.md", text), expected);
+    assert_eq!(good("news.md", &format!("\u{feff}{text}")), expected);
+}
+
+#[test]
+fn a_draft_is_private_and_named_after_its_file_unless_its_tags_say_otherwise() {
+    assert_eq!(good("a.b.md", "text"), definition("a.b", true, "text"));
+    assert_eq!(
+        good("x.md", "[\"d\",\"chat\"]\n[\"scope\",\" Public\"]\ntext"),
+        definition("chat", false, "text")
+    );
+    assert_eq!(good("x.md", "[\"scope\",\"private\"]\ntext"), definition("x", true, "text"));
+    assert_eq!(good("x.md", "[\"d\",\"\"]\ntext").d, "");
+}
+
+#[test]
+fn one_empty_line_parts_tags_from_a_content_that_looks_like_them() {
+    assert_eq!(good("x.md", "\n[\"a\"]\ntext").content, "[\"a\"]\ntext");
+    assert_eq!(good("x.md", "[\"t\",\"x\"]\n\n\n[\"a\"]").content, "\n[\"a\"]");
+}
+
+#[test]
+fn markdown_and_the_older_json_are_content() {
+    for text in [
+        "[link](https://a.example) and more",
+        "[x]: https://a.example",
+        "[ ] to do",
+        "{{identity}} says {\"kind\":1}",
+        "{ not json }",
+        "{\"description\":\"d\",\"template\":\"system:\\nBe brief.\",\"base\":true}",
+        "{}",
+    ] {
+        assert_eq!(good("x.md", text).content, text);
+    }
+}
+
+#[test]
+fn an_event_in_json_is_read_as_nostr_tools_print_it() {
+    let event =
+        signed(2, kinds::PUBLIC_SKILL, &[&["d", "shared"], &["trigger", "dm"], &["scope", "public"]], "text");
+    let expected = Definition {
+        triggers: vec![TriggerFilter::Dm([crate::trigger::Tier::Admin, crate::trigger::Tier::Wot].into())],
+        ..definition("shared", false, "text")
+    };
+    assert_eq!(good("x.json", &format!("\n {}\n", event.as_json())), expected);
+    assert_eq!(good("x.json", "{\"kind\":31124,\"content\":\"text\"}"), definition("x", true, "text"));
+    assert_eq!(
+        good("x.json", "{\"tags\":[[\"scope\",\"public\"]],\"content\":\"text\"}"),
+        definition("x", false, "text")
+    );
+    assert_eq!(good("x.json", "{\"content\":\"text\"}"), definition("x", true, "text"));
+}
+
+#[test]
+fn a_content_that_is_sealed_for_the_agent_is_opened_and_any_other_is_refused() {
+    let sealed = |n: u8| {
+        let to = keys(n).public_key();
+        nostr::nips::nip44::encrypt(keys(n).secret_key(), &to, "secret", nostr::nips::nip44::Version::V2)
+            .unwrap()
+    };
+    let draft = |n| format!("{{\"kind\":31124,\"content\":\"{}\"}}", sealed(n));
+    assert_eq!(good("x.json", &draft(1)), definition("x", true, "secret"));
+    assert!(read("x.json", &draft(2)).unwrap_err().contains("not with the agent's key"));
+}
+
+#[test]
+fn what_is_no_draft_is_refused_with_file_line_and_what_to_do() {
+    let table: String = [
+        "",
+        " \n\n",
+        "[\"t\",\"x\"]",
+        "[\"t\",\"x\"]\n\n  \n",
+        "[\"t\",\"x\"]\n[\"trigger\",\"dm\"\ntext",
+        "[\"trigger\",dm]\ntext",
+        "[\"max_runs\",5]\ntext",
+        "[1,2]\ntext",
+        "[]\ntext",
+        "[null]\ntext",
+        "{\"kind\":31124,\n\"tags\":[[\"d\",\"x\"]\n}",
+        "{\"kind\":31124,\"tags\":[],\"content\":5}",
+        "{\"kind\":31124,\"tags\":[[1]],\"content\":\"text\"}",
+        "{\"kind\":31124,\"tags\":[[]],\"content\":\"text\"}",
+        "{\"kind\":-1,\"content\":\"text\"}",
+        "{\"kind\":99999,\"content\":\"text\"}",
+        "{\"kind\":1,\"content\":\"text\"}",
+        "{\"kind\":31124}",
+        "{\"kind\":31124,\"content\":\"\"}",
+    ]
+    .map(|text| format!("{text:?}\n  {}\n", read("x.md", text).unwrap_err()))
+    .concat();
+    insta::assert_snapshot!(table, @"");
+}
+
+#[test]
+fn what_the_codec_cannot_read_is_told() {
+    let (_, warnings) = read(
+        "x.md",
+        "[\"trigger\",\"telepathy\"]\n[\"scope\",\"everybody\"]\n[\"max_runs\",\"often\"]\ntext",
+    )
+    .unwrap();
+    insta::assert_snapshot!(warnings.join("\n"), @"");
+    let (_, warnings) =
+        read("x.json", "{\"kind\":31123,\"tags\":[[\"scope\",\"private\"]],\"content\":\"text\"}").unwrap();
+    insta::assert_snapshot!(warnings.join("\n"), @"");
+}
+
+#[test]
+fn a_soul_is_any_text_but_an_event() {
+    let file = Path::new("soul.md");
+    for text in ["You are.\n\n---template---\n", "[\"d\",\"soul\"]\nstill the soul", "{{identity}}"] {
+        assert_eq!(soul(file, text), Ok(text));
+    }
+    let refused = |text| soul(file, text).unwrap_err().to_string();
+    insta::assert_snapshot!(refused(" \n"), @"");
+    insta::assert_snapshot!(refused("{\"kind\":31120,\"content\":\"You are.\"}"), @"");
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_a_draft_or_a_fault_and_loses_nothing(text in "(\\PC|\n|\\[\"|\"\\]|\\{){0,60}") {
+        if let Ok((definition, _)) = read("x.md", &text) {
+            let is_json = text.trim_start().starts_with('{');
+            proptest::prop_assert!(is_json || text.ends_with(&definition.content));
+        }
+    }
+}
