@@ -115,8 +115,9 @@ impl Driver<'_> {
             return Err(LlmError::Permanent("the run asks no model".to_owned()));
         };
         let mut watch = Stopwatch::start();
+        let request = ChatRequest { model: call.model, ..request };
         let (answer, ()) = tokio::join!(
-            self.complete(&ChatRequest { model: call.model, ..request }, call.until),
+            self.complete(&request, call.until),
             self.snapshots.model_is_asked(call.turn, run.messages(), self.deadline),
         );
         let took_ms = Some(watch.lap_ms());

@@ -394,6 +394,27 @@ fn a_tool_that_hangs_is_told_to_the_model_and_one_that_may_have_acted_as_unknown
     });
 }
 
+#[test]
+fn calls_that_only_read_run_side_by_side_and_others_in_the_models_order() {
+    simulated(async {
+        let query = |n: usize| call("", "nostr_query", &format!(r#"{{"kinds":[1],"limit":{n}}}"#));
+        let post = || call("", "nostr_post", r#"{"content":"hello"}"#);
+        for (calls, took_ms) in [
+            (vec![query(1), query(2), query(3)], 50),
+            (vec![query(1), post(), query(2)], 100),
+            (vec![post(), call("", "time", "{}")], 0),
+        ] {
+            let moves = vec![Move::Call(calls), Move::Say("found".into())];
+            let mut scene = Scene::new(three_models([100_000; 3]), Script::of(moves)).await;
+            let start = Instant::now();
+            assert_eq!(scene.drive(&[], Duration::from_secs(60)).await.unwrap(), "found");
+            // A timer wakes up to a millisecond late.
+            let ms = (Instant::now() - start).as_millis();
+            assert!((took_ms..=took_ms + 4).contains(&ms), "{ms} ms for {:?}", scene.claim.record.tool_calls);
+        }
+    });
+}
+
 /// Whatever request the process ends at, the next one comes to the same bytes and goes on from there.
 #[test]
 fn a_resumed_run_sends_the_requests_that_the_first_would_have_sent() {
