@@ -42,7 +42,7 @@ pub(super) fn run(env: Lookup<'_>, out: &mut dyn Write) -> CliResult {
             Err(lacks) => writeln!(out, "  no   {name:<13} {lacks}")?,
         }
     }
-    writeln!(out, "\nmodels with a known size and price; any other may be named too")?;
+    writeln!(out, "\nmodels with a known size and price (per million tokens: input / cached input / output)")?;
     for id in providers.known_models() {
         show(&providers, &id, out)?;
     }
@@ -57,9 +57,11 @@ fn show(providers: &Providers, id: &ModelId, out: &mut dyn Write) -> std::io::Re
     let price = if info.is_price_known { dollars(&info.price) } else { "price unknown".to_owned() };
     let (usable, lacks) = match providers.model(id) {
         Ok(_) => ("yes", String::new()),
-        Err(lacks) => ("no ", format!("  {lacks}")),
+        Err(lacks) => ("no ", lacks),
     };
-    writeln!(out, "  {usable}  {id:<34} {:>9} tokens  {price}{lacks}", info.context_window)
+    let (name, window) = (id.to_string(), info.context_window);
+    let line = format!("  {usable}  {name:<32} {window:>9} tokens  {price:<22}  {lacks}");
+    writeln!(out, "{}", line.trim_end())
 }
 
 /// Input, cached input and output per million tokens.
@@ -97,7 +99,56 @@ mod tests {
         ]);
         assert_eq!(fault, None);
         assert!(!list.contains("SEKRIT"), "{list}");
-        insta::assert_snapshot!(list, @"");
+        insta::assert_snapshot!(list, @r"
+        chain (DIDACTYL_LLM)
+          no   openai/gpt-5-mini                   400000 tokens  $0.25 / $0.025 / $2.00  OPENAI_API_KEY is not set
+          yes  home/qwen3                           16384 tokens  $0.00 / $0.00 / $0.0725
+          yes  groq/other                           32768 tokens  price unknown
+
+        keywords (DIDACTYL_MODELS)
+               cheap         not configured: stands for the chain
+               fast          not configured: stands for the chain
+               smart         not configured: stands for the chain
+               long-context  not configured: stands for the chain
+               private       home/qwen3
+
+        providers
+          no   anthropic     ANTHROPIC_API_KEY is not set
+          no   bedrock       AWS_BEARER_TOKEN_BEDROCK is not set
+          no   deepseek      DEEPSEEK_API_KEY is not set
+          no   gemini        GEMINI_API_KEY is not set
+          yes  groq          https://api.groq.com/openai/v1
+          yes  home          http://10.0.0.7:8000/v1
+          yes  llamacpp      http://127.0.0.1:8080/v1
+          no   mistral       MISTRAL_API_KEY is not set
+          yes  ollama        http://127.0.0.1:11434/v1
+          no   openai        OPENAI_API_KEY is not set
+          no   openrouter    OPENROUTER_API_KEY is not set
+          no   together      TOGETHER_API_KEY is not set
+          yes  vllm          http://127.0.0.1:8000/v1
+          no   xai           XAI_API_KEY is not set
+
+        models with a known size and price (per million tokens: input / cached input / output)
+          yes  home/qwen3                           16384 tokens  $0.00 / $0.00 / $0.0725
+          no   anthropic/claude-haiku-4-5          200000 tokens  $1.00 / $0.10 / $5.00   ANTHROPIC_API_KEY is not set
+          no   anthropic/claude-opus-4-5           200000 tokens  $5.00 / $0.50 / $25.00  ANTHROPIC_API_KEY is not set
+          no   anthropic/claude-sonnet-4-5         200000 tokens  $3.00 / $0.30 / $15.00  ANTHROPIC_API_KEY is not set
+          no   deepseek/deepseek-chat              131072 tokens  $0.56 / $0.07 / $1.68   DEEPSEEK_API_KEY is not set
+          no   gemini/gemini-2.5-flash            1048576 tokens  $0.30 / $0.075 / $2.50  GEMINI_API_KEY is not set
+          no   gemini/gemini-2.5-flash-lite       1048576 tokens  $0.10 / $0.025 / $0.40  GEMINI_API_KEY is not set
+          no   gemini/gemini-2.5-pro              1048576 tokens  $2.50 / $0.625 / $15.00  GEMINI_API_KEY is not set
+          yes  groq/llama-3.3-70b-versatile        131072 tokens  $0.59 / $0.59 / $0.79
+          yes  groq/openai/gpt-oss-120b            131072 tokens  $0.15 / $0.15 / $0.75
+          no   mistral/mistral-large-latest        131072 tokens  $2.00 / $2.00 / $6.00   MISTRAL_API_KEY is not set
+          no   mistral/mistral-small-latest        131072 tokens  $0.10 / $0.10 / $0.30   MISTRAL_API_KEY is not set
+          no   openai/gpt-4.1                     1047576 tokens  $2.00 / $0.50 / $8.00   OPENAI_API_KEY is not set
+          no   openai/gpt-4.1-mini                1047576 tokens  $0.40 / $0.10 / $1.60   OPENAI_API_KEY is not set
+          no   openai/gpt-4o-mini                  128000 tokens  $0.15 / $0.075 / $0.60  OPENAI_API_KEY is not set
+          no   openai/gpt-5                        400000 tokens  $1.25 / $0.125 / $10.00  OPENAI_API_KEY is not set
+          no   openai/gpt-5-mini                   400000 tokens  $0.25 / $0.025 / $2.00  OPENAI_API_KEY is not set
+          no   openai/gpt-5-nano                   400000 tokens  $0.05 / $0.005 / $0.40  OPENAI_API_KEY is not set
+          no   xai/grok-4                          256000 tokens  $3.00 / $0.75 / $15.00  XAI_API_KEY is not set
+        ");
     }
 
     #[test]

@@ -136,7 +136,7 @@ async fn a_model_that_refuses_for_good_is_one_honest_reply() {
     assert_eq!(agent.deliver(&dm).await, first);
 
     let failure = first["results"][0]["failure"].as_str().unwrap();
-    insta::assert_snapshot!(failure, @r"the model's provider refused the request");
+    insta::assert_snapshot!(failure, @"the model's provider refused the key or the account");
     insta::assert_snapshot!(texts(&agent).await.join("\n"), @"I could not answer this message: the model's provider refused the key or the account.");
     assert_eq!(agent.model.calls(), 1);
 }

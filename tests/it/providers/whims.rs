@@ -127,7 +127,7 @@ async fn what_is_no_answer_is_asked_for_once_more_and_tells_no_markup() {
     no choices: the model's answer cannot be read: it holds no choices
     no choice: the model's answer cannot be read: it holds no choices
     no message: the model's answer cannot be read: its first choice holds no message
-    a stream of garbage: the model's answer cannot be read: it holds no choices
+    a stream of garbage: the model's answer cannot be read: 11 bytes that are not JSON
     an empty stream: the model's answer cannot be read: it holds no choices
     ");
 }
