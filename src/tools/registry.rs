@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use super::outside::{clean, clean_value, head};
 use super::{Class, Tool, ToolContext, ToolError};
 use super::{agent_identity, nostr_admin_profile, nostr_post, nostr_query, time};
-use crate::context::markdown::cut;
 use crate::chat::{ToolCall, ToolSchema};
 use crate::context::excerpt;
+use crate::context::markdown::cut;
 use crate::error::Error;
 use crate::trigger::Tier;
 
