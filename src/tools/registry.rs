@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::outside::{clean, clean_value, head};
+use super::outside::{clean, clean_value};
 use super::{Class, Tool, ToolContext, ToolError};
 use super::{agent_identity, nostr_admin_profile, nostr_post, nostr_query, time};
 use crate::chat::{ToolCall, ToolSchema};
