@@ -25,7 +25,7 @@ test:
 
 # The tests with foreign clients alone, and never without them.
 interop:
-	CI=true tests/interop/with-clients.sh $(CARGO) test --test it interop::
+	CI=true tests/interop/with-clients.sh $(CARGO) test --test it -- interop:: foreign_model:: providers::
 
 # How long assembling a context takes. See docs/PERFORMANCE.md.
 bench:

@@ -9,7 +9,9 @@
 
 #[cfg(test)]
 mod adversarial;
+pub mod compaction;
 mod document;
+pub mod excerpt;
 mod layers;
 pub(crate) mod markdown;
 pub mod parts;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use nostr::prelude::{Keys, RelayUrl, Timestamp, ToBech32};
+use nostr::prelude::{Event, Keys, RelayUrl, Timestamp, ToBech32};
 use tokio::time::Instant;
 
 use self::known::Known;
@@ -22,6 +22,7 @@ use crate::context;
 use crate::relay::pool::{Limits, Pool};
 use crate::relay::{Outgoing, PublishReport, Relays, Target};
 use crate::skill::{self, Definition, draft};
+use crate::state::AgentState;
 
 /// How long the relays may take for one answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -74,12 +75,26 @@ async fn publish(
         planned.show(out)?;
     }
     if !is_meant {
-        writeln!(out, "Nothing was published. To publish this, say it again with --yes.")?;
+        writeln!(out, "\nNothing was published. To publish this, run it again with --yes.")?;
         return Ok(());
     }
     send(client, &plan.drafts, &known.targets, out).await?;
     // Last, since it speaks of what must be there.
     send(client, plan.list.as_slice(), &known.targets, out).await
+}
+
+/// The events that drafts would become, over what `state` knows; nothing is sent.
+///
+/// # Errors
+/// A sentence that says what is wrong with the drafts.
+pub(super) fn drafted(
+    request: &Request,
+    keys: &Keys,
+    state: &AgentState,
+    now: Timestamp,
+) -> Result<Vec<Event>, Failure> {
+    let plan = Plan::make(keys, Drafts::read(request, keys)?, state, now)?;
+    Ok(plan.drafts.into_iter().chain(plan.list).map(|planned| planned.event).collect())
 }
 
 /// The drafts, read and without fault.
@@ -92,7 +107,7 @@ impl Drafts {
     fn read(request: &Request, keys: &Keys) -> Result<Self, Failure> {
         let mut faults = Vec::new();
         let mut drafts = Self { soul: None, skills: Vec::new() };
-        for file in &request.soul {
+        if let Some(file) = &request.soul {
             let read = text(file, keys).and_then(|text| Ok(draft::soul(file, &text)?.to_owned()));
             match read {
                 Ok(soul) => {
