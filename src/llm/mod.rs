@@ -5,6 +5,7 @@
 pub mod catalogue;
 mod exchange;
 mod failure;
+pub mod fallback;
 pub mod openai;
 mod read;
 #[cfg(feature = "local")]
