@@ -3,6 +3,8 @@
 //! What is sent here was saved before (see [`crate::record::Claim::save_reply`]); a later attempt sends the very same
 //! events again.
 
+mod split;
+
 use nostr::prelude::{RelayUrl, Timestamp};
 
 use crate::app::App;
@@ -32,7 +34,7 @@ const MAX_OWN: usize = 16;
 pub fn sign(app: &App, dm: &Dm, text: &str, now: Timestamp) -> Result<Vec<ReplyPart>, WriteError> {
     // Clients order by time and then by id: a reply within the message's own second could stand above it.
     let first = now.max(dm.created_at.min(now) + 1);
-    let mut parts = split(&dm::printable(text));
+    let mut parts = parts_of(&dm::printable(text));
     if parts.is_empty() {
         parts.push("(an empty answer)".to_owned());
     }
@@ -164,62 +166,27 @@ fn delivery(sent: &Outgoing, report: &PublishReport) -> Delivery {
     }
 }
 
-/// Cuts a text at the last paragraph, line, sentence or word that fits, else between characters.
-fn split(text: &str) -> Vec<String> {
+/// The text in as many messages as it needs; of too many the last says that there would be more.
+fn parts_of(text: &str) -> Vec<String> {
     const CUT_OFF: &str = "[the rest of this answer was too long to send]";
-    let mut parts = Vec::new();
-    let mut rest = text.trim_end();
-    while !rest.is_empty() {
-        if parts.len() + 1 == MAX_PARTS && rest.len() > MAX_PART_BYTES {
-            parts.push(CUT_OFF.to_owned());
-            break;
-        }
-        let (part, more) = rest.split_at(cut_at(rest));
-        parts.push(part.trim_end().to_owned());
-        rest = more.trim_start();
+    let mut parts: Vec<String> = split::split(text, MAX_PART_BYTES).take(MAX_PARTS + 1).collect();
+    if parts.len() > MAX_PARTS {
+        parts.truncate(MAX_PARTS - 1);
+        parts.push(CUT_OFF.to_owned());
     }
     parts
 }
 
-/// Where to cut: a character boundary, never 0, at most [`MAX_PART_BYTES`].
-fn cut_at(text: &str) -> usize {
-    if text.len() <= MAX_PART_BYTES {
-        return text.len();
-    }
-    let most = text.floor_char_boundary(MAX_PART_BYTES);
-    let window = text.get(..most).unwrap_or(text);
-    ["\n\n", "\n", ". ", " "]
-        .iter()
-        .filter_map(|mark| window.rfind(mark).map(|at| at + mark.len()))
-        // A cut in the first half would leave a scrap.
-        .find(|at| *at > most / 2)
-        .unwrap_or(most)
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
-    fn a_long_text_is_cut_at_paragraphs_before_lines_before_words() {
-        let paragraph = "word ".repeat(1_900);
-        let text = format!("{paragraph}\n\n{paragraph}\n\n{paragraph}");
-        assert_eq!(split(&text), vec![paragraph.trim_end(); 3]);
-        assert!(split(&"x".repeat(MAX_PART_BYTES + 1)).iter().map(String::len).eq([MAX_PART_BYTES, 1]));
-    }
-
-    proptest! {
-        #[test]
-        fn parts_fit_are_never_empty_and_lose_nothing_but_space(text in "(\\PC|\n| ){0,40}", times in 1usize..600) {
-            let text = text.repeat(times);
-            let parts = split(&text);
-            prop_assert!(parts.iter().all(|part| !part.is_empty() && part.len() <= MAX_PART_BYTES));
-            let solid = |text: &str| text.split_whitespace().collect::<String>();
-            if parts.len() < MAX_PARTS {
-                prop_assert_eq!(solid(&parts.concat()), solid(&text));
-            }
-        }
+    fn an_answer_of_too_many_parts_ends_with_a_word_that_says_so() {
+        let parts = parts_of(&"x".repeat(MAX_PARTS * MAX_PART_BYTES));
+        assert!(parts.len() == MAX_PARTS && parts.iter().all(|part| part.len() == MAX_PART_BYTES));
+        let parts = parts_of(&"x".repeat(MAX_PARTS * MAX_PART_BYTES + 1));
+        assert_eq!(parts.len(), MAX_PARTS);
+        assert_eq!(parts.last().unwrap(), "[the rest of this answer was too long to send]");
     }
 }

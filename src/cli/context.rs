@@ -10,8 +10,8 @@ use clap::{Args, ValueEnum};
 use nostr::prelude::{Event, EventId, Timestamp};
 use serde::Deserialize;
 
-use super::CliResult;
 use super::sandbox::{Identity, Sandbox};
+use super::{CliResult, publish};
 use crate::app::App;
 use crate::assemble::assemble;
 use crate::aws::sqs;
@@ -24,9 +24,10 @@ use crate::http;
 use crate::inbox::{self, Inbound, Rejection};
 use crate::llm::catalogue::{Chain, Model};
 use crate::llm::openai;
-use crate::load;
+use crate::load::{self, Loaded};
 use crate::record;
 use crate::run::{Run, Step};
+use crate::state::AgentState;
 use crate::trigger::payload::{Payload, RelayEvents};
 use crate::trigger::{self, Dm, Protocol, Source, Tier, Trigger};
 
@@ -43,6 +44,13 @@ pub struct Request {
     /// as JSON, such as {"trigger":"cron","schedule":"@daily","scheduled_at":0}. Without it, a DM of the admin.
     #[arg(long, value_name = "FILE")]
     pub event: Option<PathBuf>,
+    /// A file with the text of a soul, in the place of the one that the agent has.
+    #[arg(long, value_name = "FILE")]
+    pub soul: Option<PathBuf>,
+    /// A file with a skill, as for `publish`, in the place of one that the agent has or adopted last; may be given several
+    /// times.
+    #[arg(long, value_name = "FILE")]
+    pub skill: Vec<PathBuf>,
     /// How it is shown.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
@@ -86,18 +94,18 @@ pub(super) async fn run(request: &Request, out: &mut dyn Write) -> CliResult {
     // However old a payload is, it has a context.
     sandbox.config.max_age = None;
     let app = sandbox.app().await?;
-    let shown = show(&app, payload.as_deref(), request.format).await;
+    let shown = show(&app, payload.as_deref(), request).await;
     app.relays.close().await;
     writeln!(out, "{}", shown?.trim_end())?;
     Ok(())
 }
 
-/// The context of the run that `payload` would start, without the secrets of the configuration. Without a payload it is that
+/// The context of the run that `payload` would start, with the request's drafts and in its format, without the secrets of the configuration. Without a payload it is that
 /// of an example DM of the admin.
 ///
 /// # Errors
 /// A sentence that says why the payload starts no run that a model is asked for, or what could not be read.
-pub async fn show(app: &App, payload: Option<&str>, format: Format) -> Result<String, Failure> {
+pub async fn show(app: &App, payload: Option<&str>, request: &Request) -> Result<String, Failure> {
     let trigger = match payload {
         Some(json) => trigger_of(app, json).await?,
         None => example(app),
@@ -105,11 +113,12 @@ pub async fn show(app: &App, payload: Option<&str>, format: Format) -> Result<St
     let deadline = Deadline::after(DEFAULT_BUDGET);
     let stored = load::stored(app, &trigger).await?;
     // What the relays told is not kept: a later run reads it again.
-    let loaded = load::refresh(app, &trigger, stored, deadline.slice(load::SLICE)).await?;
+    let mut loaded = load::refresh(app, &trigger, stored, deadline.slice(load::SLICE)).await?;
+    lay_over(app, &mut loaded, request)?;
     let context = assemble(app, &trigger, &loaded, deadline).await;
     let chain = Chain::lenient(&context.model_chain, &app.config.llm);
     let model = app.config.providers.first_usable(&chain);
-    let text = match format {
+    let text = match request.format {
         Format::Md => readable(&context),
         Format::Json => body(&context, &model?)?,
         Format::Parts => {
@@ -118,6 +127,19 @@ pub async fn show(app: &App, payload: Option<&str>, format: Format) -> Result<St
         }
     };
     Ok(app.secrets().redact(&text))
+}
+
+/// The drafts, as if they were published.
+fn lay_over(app: &App, loaded: &mut Loaded, request: &Request) -> CliResult {
+    let drafts = publish::Request { soul: request.soul.clone(), skill: request.skill.clone(), yes: false };
+    if drafts.soul.is_none() && drafts.skill.is_empty() {
+        return Ok(());
+    }
+    let (now, config) = (app.clock.now(), &app.config);
+    let drafted = publish::drafted(&drafts, app.keys(), &loaded.state, now)?;
+    let events = loaded.state.events.kept().cloned().chain(drafted);
+    loaded.state = AgentState::build(app.keys(), &config.admins, config.agent_name.as_deref(), events, now);
+    Ok(())
 }
 
 fn readable(context: &Context) -> String {

@@ -230,7 +230,11 @@ mod tests {
 
     #[test]
     fn long_values_are_cut_at_a_character() {
-        for text in ["a".repeat(MAX_VALUE_BYTES - 1) + &"🦀".repeat(10), "é".repeat(MAX_VALUE_BYTES)] {
+        for text in [
+            "a".repeat(MAX_VALUE_BYTES - 1) + &"🦀".repeat(10),
+            "é".repeat(MAX_VALUE_BYTES),
+            "a".to_owned() + &"\u{301}".repeat(MAX_VALUE_BYTES),
+        ] {
             let short = from_json(&json!(text));
             assert!(short.len() <= MAX_VALUE_BYTES && short.ends_with("… (cut)"));
         }

@@ -8,7 +8,8 @@ use super::transcript::transcript;
 use super::*;
 use crate::kinds;
 use crate::skill::tests::{keys, signed};
-use crate::trigger::{Dm, Protocol, Source};
+use crate::trigger::prompt::Prompt;
+use crate::trigger::{Chain, Cron, Dm, Protocol, Source};
 
 const NOW: u64 = 1_803_902_400;
 const AGENT: u8 = 1;
@@ -23,6 +24,10 @@ struct Scene {
     history: Vec<HistoryMessage>,
     values: BTreeMap<String, Value>,
     tools: Vec<ToolSchema>,
+    /// What starts the run where it is not the DM.
+    source: Option<Source>,
+    /// The host's limit.
+    max_turns: u32,
 }
 
 impl Scene {
@@ -36,7 +41,14 @@ impl Scene {
             history: Vec::new(),
             values: BTreeMap::new(),
             tools: Vec::new(),
+            source: None,
+            max_turns: 16,
         }
+    }
+
+    fn prompt(self, model: Option<&str>, max_turns: Option<u32>) -> Self {
+        let model = model.map(str::to_owned);
+        Self { source: Some(Source::Prompt(Prompt { message: self.text.to_owned(), model, max_turns })), ..self }
     }
 
     fn event(mut self, author: u8, kind: Kind, tags: &[&[&str]], content: &str) -> Self {
@@ -104,7 +116,7 @@ impl Scene {
         };
         let trigger = Trigger {
             id: "dm:0".to_owned(),
-            source: Source::Dm(dm),
+            source: self.source.clone().unwrap_or(Source::Dm(dm)),
             tier: self.tier,
             tainted: false,
             admin,
@@ -135,7 +147,7 @@ impl Scene {
             defaults: &Defaults {
                 model_chain: "openai/gpt-4o-mini".to_owned(),
                 params: Params { temperature: Some(0.5), ..Params::default() },
-                max_turns: 16,
+                max_turns: self.max_turns,
             },
             tools: &self.tools,
         })
@@ -353,6 +365,88 @@ fn later_skills_set_parameters_one_by_one_and_never_raise_the_turns() {
     assert_eq!(context.model_chain, "smart");
     assert_eq!(context.params, Params { temperature: Some(0.5), max_tokens: None, seed: Some(7) });
     assert_eq!(context.max_turns, 16);
+}
+
+#[test]
+fn the_turns_are_the_requests_else_the_skills_up_to_the_hosts_else_the_doors_own() {
+    let turns = |tag: Option<&str>, limit: u32, scene: fn(Scene) -> Scene| {
+        let tags: Vec<[&str; 2]> = tag.map(|turns| ["max_turns", turns]).into_iter().chain([["trigger", "dm"]]).collect();
+        let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+        scene(Scene { max_turns: limit, ..Scene::new() }.skill("a", &tags, "a")).context().max_turns
+    };
+    let (dm, plain): (fn(Scene) -> Scene, fn(Scene) -> Scene) = (|scene| scene, |scene| scene.prompt(None, None));
+    let asking: fn(Scene) -> Scene = |scene| scene.prompt(None, Some(9));
+    let table = [
+        (turns(None, 16, dm), 16),
+        (turns(None, 5, dm), 5),
+        (turns(Some("7"), 16, dm), 7),
+        (turns(Some("7"), 5, dm), 5),
+        (turns(None, 16, plain), 4),
+        (turns(None, 2, plain), 2),
+        (turns(Some("7"), 16, plain), 7),
+        (turns(Some("7"), 5, plain), 5),
+        (turns(None, 16, asking), 9),
+        (turns(Some("3"), 5, asking), 9),
+    ];
+    for (index, (turns, expected)) in table.into_iter().enumerate() {
+        assert_eq!(turns, expected, "row {index}");
+    }
+}
+
+#[test]
+fn a_requests_model_goes_before_the_skills_and_their_other_parameters_stand() {
+    let skill: &[&[&str]] = &[&["trigger", "dm", "admin", "seed=8"], &["llm", "cheap"], &["temperature", "1"], &["seed", "7"]];
+    let scene = || Scene::new().skill("a", skill, "a");
+    let context = scene().prompt(Some("openai/gpt-5-mini, smart"), None).context();
+    assert_eq!(context.model_chain, "openai/gpt-5-mini, smart");
+    // What stands on the trigger's tag comes after the skill's own.
+    assert_eq!(context.params, Params { temperature: Some(1.0), max_tokens: None, seed: Some(8) });
+    assert_eq!(scene().context().model_chain, "cheap");
+    assert_eq!(Scene::new().skill("b", DM, "b").context().model_chain, "openai/gpt-4o-mini");
+}
+
+#[test]
+fn the_tools_are_the_union_of_what_skills_name_within_what_the_run_is_offered() {
+    let tool = |name: &str| ToolSchema {
+        name: name.to_owned(),
+        description: String::new(),
+        parameters: json!({"type": "object", "properties": {}}),
+    };
+    let needs = |tool: &'static str| -> Vec<[&'static str; 2]> { vec![["trigger", "dm"], ["requires_tool", tool]] };
+    let skill = |scene: Scene, d: &str, tool| {
+        let tags = needs(tool);
+        let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+        scene.skill(d, &tags, d)
+    };
+    let scene = Scene { tools: ["nostr_query", "time", "zap"].map(tool).to_vec(), ..Scene::new() };
+    let context = skill(skill(skill(scene, "a", "zap"), "b", "nostr_post"), "c", "nostr_query").context();
+    assert_eq!(context.tools, ["nostr_query", "zap"].map(tool));
+    assert_eq!(context.warnings, ["the tool nostr_post that a skill asks for is not on offer in this run"]);
+}
+
+#[test]
+fn a_run_that_nobody_speaks_in_has_no_history_and_vouches_for_no_sender() {
+    let chain = Chain { from: "a".to_owned(), run: "r".to_owned(), final_response: "done".to_owned() };
+    let cron = Cron { schedule: "0 0 * * *".to_owned(), scheduled_at: Timestamp::from(NOW) };
+    for source in [Source::Chain(chain), Source::Cron(cron)] {
+        let scene = Scene { source: Some(source), ..two_skills().soul("I am.").history(4) };
+        let context = scene.skill("after", &[&["trigger", "chain", "a"]], "[{{sender_tier}}{{sender_pubkey}}]").context();
+        let has = |section: &str| context.sections.iter().any(|name| name == section);
+        assert!(!has("dm_history") && !has("sender_verification") && has("adopted_skills"), "{:?}", context.sections);
+        assert!(context.messages.last().unwrap().content.starts_with("{\"trigger\":"));
+    }
+    let nobody = Scene { source: Some(Source::Chain(Chain { from: "?".to_owned(), run: "r".to_owned(), final_response: String::new() })), ..two_skills() };
+    assert_eq!(nobody.context().warnings, ["no adopted skill is fired by this trigger: it starts no run"]);
+}
+
+/// The example of Didactyl's own documents.
+#[test]
+fn the_example_of_didactyls_documents_becomes_its_document() {
+    let context = Scene::new()
+        .skill("identity", DM, "- **npub**: `{{agent_npub}}`\n\n# Personality\n\nYou speak concisely and directly.\n")
+        .skill("chat", DM, "# Chat\n\nRespond helpfully to the admin.\nUse tools as needed.")
+        .context();
+    insta::assert_snapshot!(context.messages[0].content, @"");
 }
 
 #[test]

@@ -134,7 +134,7 @@ impl Skill {
                 same(&schedule.as_deref().map(normalise), &cron.schedule)
             }
             (TriggerFilter::Subscription(filter), Source::Subscription(subscription)) => {
-                !subscription.own && matches(filter, &subscription.event)
+                (self.rules.allow_self || !subscription.own) && matches(filter, &subscription.event)
             }
             (TriggerFilter::Webhook(slug), Source::Webhook(webhook)) => same(slug, &webhook.slug),
             (TriggerFilter::Chain(d), Source::Chain(chain)) => *d == chain.from,

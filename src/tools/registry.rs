@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::outside::{clean, clean_value, head};
 use super::{Class, Tool, ToolContext, ToolError};
 use super::{agent_identity, nostr_admin_profile, nostr_post, nostr_query, time};
+use crate::context::markdown::cut;
 use crate::chat::{ToolCall, ToolSchema};
 use crate::error::Error;
 use crate::trigger::Tier;
@@ -29,7 +30,9 @@ impl Registry {
         ])
     }
 
-    fn of(tools: Vec<Box<dyn Tool>>) -> Self {
+    /// These tools.
+    #[must_use]
+    pub fn of(tools: Vec<Box<dyn Tool>>) -> Self {
         Self(tools.into_iter().map(|tool| (tool.name(), tool)).collect())
     }
 
@@ -100,7 +103,7 @@ fn may_use(tool: &dyn Tool, tier: Tier, tainted: bool) -> bool {
 
 fn failure(error: &str) -> String {
     const MAX_ERROR_BYTES: usize = 4000;
-    json!({"success": false, "error": head(&clean(error), MAX_ERROR_BYTES)}).to_string()
+    json!({"success": false, "error": cut(&clean(error), MAX_ERROR_BYTES)}).to_string()
 }
 
 /// The result; one that is too long becomes the beginning of its JSON text, as a text, with a note that says so.

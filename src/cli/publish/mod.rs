@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use nostr::prelude::{Keys, RelayUrl, Timestamp, ToBech32};
+use nostr::prelude::{Event, Keys, RelayUrl, Timestamp, ToBech32};
 use tokio::time::Instant;
 
 use self::known::Known;
@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::context;
 use crate::relay::pool::{Limits, Pool};
 use crate::relay::{Outgoing, PublishReport, Relays, Target};
+use crate::state::AgentState;
 use crate::skill::{self, Definition, draft};
 
 /// How long the relays may take for one answer.
@@ -80,6 +81,20 @@ async fn publish(
     send(client, &plan.drafts, &known.targets, out).await?;
     // Last, since it speaks of what must be there.
     send(client, plan.list.as_slice(), &known.targets, out).await
+}
+
+/// The events that drafts would become, over what `state` knows; nothing is sent.
+///
+/// # Errors
+/// A sentence that says what is wrong with the drafts.
+pub(super) fn drafted(
+    request: &Request,
+    keys: &Keys,
+    state: &AgentState,
+    now: Timestamp,
+) -> Result<Vec<Event>, Failure> {
+    let plan = Plan::make(keys, Drafts::read(request, keys)?, state, now)?;
+    Ok(plan.drafts.into_iter().chain(plan.list).map(|planned| planned.event).collect())
 }
 
 /// The drafts, read and without fault.
