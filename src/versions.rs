@@ -1,7 +1,7 @@
 //! New versions of what the agent is: a skill, its soul, its adoption list. Each is dated after the version that it
 //! replaces and after the agent's own deletion of it, sealed where it is private, and signed.
 
-use nostr::prelude::{Coordinate, Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timestamp, nip44};
+use nostr::prelude::{Coordinate, Event, EventBuilder, FinalizeEvent, Keys, Tag, Timestamp, nip44};
 
 use crate::events::{self, EventSet, TooFarAhead};
 use crate::kinds;
@@ -99,7 +99,7 @@ fn sign(
     content: String,
 ) -> Result<Event, VersionError> {
     let created_at = events::next_created_at(now, previous, known.deleted_until(address))?;
-    let event = EventBuilder::new(Kind::from(address.kind), content)
+    let event = EventBuilder::new(address.kind, content)
         .tags(tags)
         .custom_created_at(created_at)
         .finalize(keys)

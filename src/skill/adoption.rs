@@ -128,7 +128,7 @@ mod tests {
             format!("99999999999999999999:{own}:x"),
             format!("31125:{own}:x"),
             format!("31123:{}:x", own.to_hex().to_uppercase().replace('0', "O")),
-            format!("31123:{}:x", &own.to_hex()[1..]),
+            format!("31123:0{own}:x"),
             format!("31123:\u{0}{own}:x"),
             format!("31123:{}:x", own.to_bech32().unwrap()),
             "naddr1qqqq".to_owned(),

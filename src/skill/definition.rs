@@ -158,8 +158,9 @@ impl Definition {
             return Ok(tags);
         }
         if warnings.is_empty() {
-            warnings
-                .push("a value is empty, or has spaces or line ends where a tag can have none".to_owned());
+            warnings.push(
+                "a value is empty, repeated, or holds spaces or line ends that its tag cannot".to_owned(),
+            );
         }
         Err(WriteError::Unreadable(warnings))
     }

@@ -262,13 +262,13 @@ pub(crate) mod tests {
         assert_eq!(skill.params, SkillParams::default());
         assert_eq!(skill.triggers.len(), 1);
         assert!(skill.enabled && skill.required_tools.is_empty());
-        insta::assert_snapshot!(warnings.join("\n"), @r##"
+        insta::assert_snapshot!(warnings.join("\n"), @r#"
         skill "odd": tag "trigger" names no type and is ignored
         skill "odd": tag "trigger" has a type that is not known and is ignored
         skill "odd": tag "trigger" (dm) names a tier that is not admin, wot or stranger; that tier is ignored
         skill "odd": tag "trigger" (dm) names a tier that is not admin, wot or stranger; that tier is ignored
         skill "odd": tag "trigger" (dm) names no tier that is left and is ignored
-        skill "odd": tag "trigger" (subscription) has a filter that is not one NIP-01 filter in JSON; give for example {"kinds":[1],"#t":["news"]}; it is ignored until then
+        skill "odd": tag "trigger" (subscription) needs a filter; it is ignored until then
         skill "odd": tag "trigger" (chain) needs the d tag of the skill it follows and is ignored
         skill "odd": tag "enabled" is neither true nor false and is ignored
         skill "odd": tag "llm" is not a model chain and is ignored
@@ -278,7 +278,7 @@ pub(crate) mod tests {
         skill "odd": tag "seed" is not a whole number and is ignored
         skill "odd": tag "max_turns" is not a whole number from 1 to 1000 and is ignored
         skill "odd": tag "requires_tool" names no tool and is ignored
-        "##);
+        "#);
     }
 
     #[test]
@@ -292,6 +292,12 @@ pub(crate) mod tests {
                 &["llm", "dear/model"],
                 &["max_tokens", "900000"],
                 &["enabled", "false"],
+                &["trigger", "subscription", "{\"kinds\":[1]}"],
+                &["max_runs", "1000000"],
+                &["allow_self", "true"],
+                &["reply", "admin"],
+                &["budget", "1000000"],
+                &["scope", "private"],
                 &["requires_tool", "nostr_query"],
             ],
             "text",
@@ -303,14 +309,12 @@ pub(crate) mod tests {
             [SkillTrigger { filter: TriggerFilter::Dm([Tier::Wot].into()), params: SkillParams::default() }]
         );
         assert!(skill.enabled);
+        assert_eq!(skill.rules, RunRules::default());
         assert_eq!(skill.required_tools, ["nostr_query"]);
-        assert_eq!(
-            warnings,
-            [
-                "skill \"shared\": tag \"trigger\" (dm) names stranger, which only the agent's own skills may; \
-                 that tier is ignored"
-            ]
-        );
+        insta::assert_snapshot!(warnings.join("\n"), @r#"
+        skill "shared": tag "trigger" (subscription) has a filter that fits too much; name ids, authors or a # tag, or name kinds and add a max_runs tag to the agent's own skill; it is ignored until then
+        skill "shared": tag "trigger" (dm) names stranger, which only the agent's own skills may; that tier is ignored
+        "#);
     }
 
     #[test]
@@ -383,6 +387,25 @@ pub(crate) mod tests {
             }
             table += &format!("{name}\n");
         }
-        insta::assert_snapshot!(table, @"");
+        insta::assert_snapshot!(table, @r"
+        1 1 1 1 1 1 1 1 1 1 1 1 trigger
+        1 1 1 1 1 1 1 1 1 1 1 1 filter
+        1 1 1 1 1 1 1 1 1 1 1 1 enabled
+        1 1 1 1 1 1 1 1 1 1 1 1 scope
+        1 1 1 0 0 0 0 0 1 0 0 0 llm
+        1 1 1 1 1 1 1 1 1 1 1 1 temperature
+        1 1 1 1 1 1 1 1 1 1 1 1 max_tokens
+        1 1 1 1 1 0 1 1 1 1 1 1 seed
+        1 1 1 1 1 1 1 1 1 1 1 1 max_turns
+        1 1 1 1 1 1 1 1 1 1 1 1 max_runs
+        1 1 1 1 1 1 1 1 1 1 1 1 budget
+        1 1 1 1 1 1 1 1 1 1 1 1 allow_self
+        1 1 1 1 1 1 1 1 1 1 1 1 reply
+        1 1 1 0 0 0 0 0 1 1 0 2 requires_tool
+        0 0 0 0 0 0 0 0 0 0 0 0 description
+        0 0 0 0 0 0 0 0 0 0 0 0 d
+        0 0 0 0 0 0 0 0 0 0 0 0 
+        0 0 0 0 0 0 0 0 0 0 0 0 unknown
+        ");
     }
 }

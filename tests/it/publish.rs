@@ -38,7 +38,7 @@ impl Drafts {
 
     /// What the command prints, or says when it fails, for these skills and perhaps a soul.
     async fn publish(&self, agent: &TestAgent, more: &str, names: &[&str]) -> Result<String, String> {
-        let (souls, skills): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.starts_with("soul"));
+        let (souls, skills): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| name.starts_with("soul"));
         let request = Request {
             soul: souls.first().map(|name| self.path(name)),
             skill: skills.iter().map(|name| self.path(name)).collect(),
@@ -119,7 +119,22 @@ async fn without_yes_it_shows_what_it_would_send_and_sends_nothing() {
     let out = run(&agent, "", &request).await.unwrap();
     let shown =
         out.replace(&agent.relay_url.to_string(), "ws://RELAY").replace(&agent_key().to_hex(), "AGENT");
-    insta::assert_snapshot!(shown, @"");
+    insta::assert_snapshot!(shown, @r#"
+    agent   npub10xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqpkge6d
+    relay   ws://RELAY
+
+    skill "chat", kind 31124: new
+      ["d","chat"]
+      ["scope","private"]
+      ["trigger","dm","admin"]
+      ["t","mine"]
+      content: 18 bytes, for the agent alone; everybody can read the tags
+
+    adoption list, kind 10123: "chat" appended
+      ["a","31124:AGENT:chat"]
+
+    Nothing was published. To publish this, run it again with --yes.
+    "#);
     assert_eq!(agent.on_relay(Filter::new().author(agent_key())).await, []);
 }
 
@@ -207,12 +222,12 @@ async fn what_is_unchanged_is_sent_again_as_it_is() {
 
 #[tokio::test]
 async fn a_version_is_dated_after_its_own_deletion() {
-    let agent = TestAgent::bare(echo).await;
     let ahead = Timestamp::now() + 60u64;
     let address = format!("31124:{}:chat", agent_key());
-    agent.publish([signed(kinds::DELETION, &[&["a", &address]], "", ahead)]).await;
+    let relay = FakeRelay::serving(vec![signed(kinds::DELETION, &[&["a", &address]], "", ahead)]).await;
+    let agent = TestAgent::bare_on(relay.own().url, echo).await;
     Drafts::new(&[("chat.md", CHAT)]).publish(&agent, "", &["chat.md"]).await.unwrap();
-    let chat = on_relay(&agent, kinds::PRIVATE_SKILL, "chat").await.unwrap();
+    let chat: Event = serde_json::from_value(relay.heard("EVENT")[0][1].clone()).unwrap();
     assert_eq!(chat.created_at, ahead + 1u64);
 }
 
@@ -258,7 +273,15 @@ async fn a_draft_with_a_fault_keeps_all_of_them_back() {
     let names = ["soul.md", "good.md", "odd.md", "torn.md", "leak.md", "twin.md", "missing.md"];
     let refused = drafts.publish(&agent, "", &names).await.unwrap_err();
     let folder = format!("{}/", drafts.0.path().display());
-    insta::assert_snapshot!(refused.replace(&folder, ""), @"");
+    insta::assert_snapshot!(refused.replace(&folder, ""), @r#"
+    nothing was published; correct the drafts:
+    soul.md: soul template: section 1 is skipped: its role is not system, user, assistant or expand
+    odd.md: skill "odd": tag "max_runs" is not a whole number of runs per day and is ignored; give for example "24"
+    torn.md:1: begins as a tag and is no JSON array of texts; correct it, or put an empty line before the content
+    leak.md: holds the agent's secret key; take it out
+    twin.md: another draft has the d tag "good" too; give one of them another
+    missing.md: cannot be read as a text: No such file or directory (os error 2)
+    "#);
     assert!(!refused.contains(&key));
     assert_eq!(agent.on_relay(Filter::new().author(agent_key())).await, []);
 }

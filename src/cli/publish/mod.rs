@@ -75,7 +75,7 @@ async fn publish(
         planned.show(out)?;
     }
     if !is_meant {
-        writeln!(out, "Nothing was published. To publish this, say it again with --yes.")?;
+        writeln!(out, "\nNothing was published. To publish this, run it again with --yes.")?;
         return Ok(());
     }
     send(client, &plan.drafts, &known.targets, out).await?;
@@ -107,7 +107,7 @@ impl Drafts {
     fn read(request: &Request, keys: &Keys) -> Result<Self, Failure> {
         let mut faults = Vec::new();
         let mut drafts = Self { soul: None, skills: Vec::new() };
-        for file in &request.soul {
+        if let Some(file) = &request.soul {
             let read = text(file, keys).and_then(|text| Ok(draft::soul(file, &text)?.to_owned()));
             match read {
                 Ok(soul) => {

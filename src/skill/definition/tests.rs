@@ -52,8 +52,33 @@ fn scattered() -> Event {
 #[test]
 fn what_older_writers_scattered_is_written_in_one_order() {
     let (definition, warnings) = own(&scattered());
-    insta::assert_snapshot!(warnings.join("\n"), @"");
-    insta::assert_snapshot!(lines(&definition.write().unwrap()), @"");
+    insta::assert_snapshot!(warnings.join("\n"), @r#"
+    skill "news": tag "trigger" has a type that is not known and is ignored
+    skill "news": tag "trigger" sets parameters that differ from another trigger's; those of the first are kept
+    "#);
+    insta::assert_snapshot!(lines(&definition.write().unwrap()), @r##"
+    ["d","news"]
+    ["scope","private"]
+    ["description","Reads the news."]
+    ["trigger","subscription","{\"#t\":[\"news\"]}"]
+    ["trigger","dm","admin,stranger"]
+    ["trigger","cron"]
+    ["enabled","false"]
+    ["temperature","1.25"]
+    ["max_tokens","512"]
+    ["seed","3"]
+    ["max_turns","4"]
+    ["max_runs","7"]
+    ["budget","0.5"]
+    ["allow_self","true"]
+    ["reply","admin"]
+    ["requires_tool","time"]
+    ["requires_tool","nostr_post"]
+    ["alt","a skill"]
+    ["trigger","telepathy","far"]
+    ["t","x"]
+    ["t","y"]
+    "##);
 }
 
 #[test]
@@ -74,7 +99,13 @@ fn unknown_tags_of_the_replaced_version_stay_in_front_of_ones_own() {
         "",
     );
     definition.keep_other_tags(&previous.tags);
-    insta::assert_snapshot!(lines(&definition.other_tags), @"");
+    insta::assert_snapshot!(lines(&definition.other_tags), @r#"
+    ["alt","b"]
+    ["trigger","telepathy"]
+    ["alt","a"]
+    ["t","new"]
+    ["own"]
+    "#);
 }
 
 #[test]
@@ -89,7 +120,7 @@ fn parameters_of_trigger_tags_become_the_skills_own() {
     assert_eq!((definition.params.llm.as_deref(), definition.params.max_turns), (Some("cheap"), Some(2)));
     let (definition, warnings) = of(&[&["trigger", "dm", "", "seed=1"], &["trigger", "cron"]]);
     assert_eq!(definition.params.seed, Some(1));
-    insta::assert_snapshot!(warnings.join("\n"), @"");
+    insta::assert_snapshot!(warnings.join("\n"), @r#"skill "": tag "trigger" sets parameters that differ from another trigger's; those of the first are kept"#);
 }
 
 #[test]
@@ -129,7 +160,19 @@ fn what_a_tag_cannot_hold_is_not_written() {
         refused(&|it| it.content = "x".repeat(MAX_SEALED_BYTES + 1)),
     ]
     .concat();
-    insta::assert_snapshot!(table, @"");
+    insta::assert_snapshot!(table, @r#"
+    it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
+    it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
+    it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
+    it would not be read as it is meant, correct it: skill "x": tag "trigger" (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City, and is ignored; correct it
+    it would not be read as it is meant, correct it: skill "x": tag "trigger" (subscription) has a filter that fits too much; name ids, authors or a # tag, or name kinds and add a max_runs tag to the agent's own skill; it is ignored until then
+    it would not be read as it is meant, correct it: skill "x": tag "temperature" is not a number from 0 to 2 and is ignored
+    it would not be read as it is meant, correct it: skill "x": tag "temperature" is not a number from 0 to 2 and is ignored
+    it would not be read as it is meant, correct it: skill "x": tag "budget" is not an amount of US dollars and is ignored; give digits with up to six decimals, for example "0.25"
+    it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
+    it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
+    its content has 65536 bytes, and a private skill at most 65535; shorten it, split it, or make it public
+    "#);
 
     let mut long = plain();
     long.content = "x".repeat(MAX_SEALED_BYTES);

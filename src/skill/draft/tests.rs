@@ -128,7 +128,46 @@ fn what_is_no_draft_is_refused_with_file_line_and_what_to_do() {
     ]
     .map(|text| format!("{text:?}\n  {}\n", read("x.md", text).unwrap_err()))
     .concat();
-    insta::assert_snapshot!(table, @"");
+    insta::assert_snapshot!(table, @r#"
+    ""
+      x.md: has no content; write below its tags what the skill tells the model
+    " \n\n"
+      x.md: has no content; write below its tags what the skill tells the model
+    "[\"t\",\"x\"]"
+      x.md: has no content; write below its tags what the skill tells the model
+    "[\"t\",\"x\"]\n\n  \n"
+      x.md: has no content; write below its tags what the skill tells the model
+    "[\"t\",\"x\"]\n[\"trigger\",\"dm\"\ntext"
+      x.md:2: begins as a tag and is no JSON array of texts; correct it, or put an empty line before the content
+    "[\"trigger\",dm]\ntext"
+      x.md:1: begins as a tag and is no JSON array of texts; correct it, or put an empty line before the content
+    "[\"max_runs\",5]\ntext"
+      x.md:1: begins as a tag and is no JSON array of texts; correct it, or put an empty line before the content
+    "[1,2]\ntext"
+      x.md:1: begins as a tag and is no JSON array of texts; correct it, or put an empty line before the content
+    "[]\ntext"
+      x.md:1: is an empty tag; remove it
+    "[null]\ntext"
+      x.md:1: begins as a tag and is no JSON array of texts; correct it, or put an empty line before the content
+    "{\"kind\":31124,\n\"tags\":[[\"d\",\"x\"]\n}"
+      x.md:3: begins as JSON and is not JSON; correct it, or begin a text with an empty line
+    "{\"kind\":31124,\"tags\":[],\"content\":5}"
+      x.md:1: is no event: its kind is a number, its tags are lists of texts, its content is a text
+    "{\"kind\":31124,\"tags\":[[1]],\"content\":\"text\"}"
+      x.md:1: is no event: its kind is a number, its tags are lists of texts, its content is a text
+    "{\"kind\":31124,\"tags\":[[]],\"content\":\"text\"}"
+      x.md: has an empty tag; remove it
+    "{\"kind\":-1,\"content\":\"text\"}"
+      x.md:1: is no event: its kind is a number, its tags are lists of texts, its content is a text
+    "{\"kind\":99999,\"content\":\"text\"}"
+      x.md:1: is no event: its kind is a number, its tags are lists of texts, its content is a text
+    "{\"kind\":1,\"content\":\"text\"}"
+      x.md: its kind is not that of a skill; a skill's kind is 31123 or 31124, and its content in clear or sealed by the agent
+    "{\"kind\":31124}"
+      x.md:1: is no event: its kind is a number, its tags are lists of texts, its content is a text
+    "{\"kind\":31124,\"content\":\"\"}"
+      x.md: has no content; write below its tags what the skill tells the model
+    "#);
 }
 
 #[test]
@@ -138,10 +177,14 @@ fn what_the_codec_cannot_read_is_told() {
         "[\"trigger\",\"telepathy\"]\n[\"scope\",\"everybody\"]\n[\"max_runs\",\"often\"]\ntext",
     )
     .unwrap();
-    insta::assert_snapshot!(warnings.join("\n"), @"");
+    insta::assert_snapshot!(warnings.join("\n"), @r#"
+    skill "x": tag "max_runs" is not a whole number of runs per day and is ignored; give for example "24"
+    skill "x": tag "scope" does not say private, but kind 31124 is for the agent alone; use kind 31123 or correct the tag
+    skill "x": tag "trigger" has a type that is not known and is ignored
+    "#);
     let (_, warnings) =
         read("x.json", "{\"kind\":31123,\"tags\":[[\"scope\",\"private\"]],\"content\":\"text\"}").unwrap();
-    insta::assert_snapshot!(warnings.join("\n"), @"");
+    insta::assert_snapshot!(warnings.join("\n"), @r#"skill "x": tag "scope" does not say public, but everybody can read kind 31123; use kind 31124 or correct the tag"#);
 }
 
 #[test]
@@ -151,16 +194,16 @@ fn a_soul_is_any_text_but_an_event() {
         assert_eq!(soul(file, text), Ok(text));
     }
     let refused = |text| soul(file, text).unwrap_err().to_string();
-    insta::assert_snapshot!(refused(" \n"), @"");
-    insta::assert_snapshot!(refused("{\"kind\":31120,\"content\":\"You are.\"}"), @"");
+    insta::assert_snapshot!(refused(" \n"), @"soul.md: is empty; write the soul's text");
+    insta::assert_snapshot!(refused("{\"kind\":31120,\"content\":\"You are.\"}"), @"soul.md: is an event in JSON, and a soul's draft is its text alone; give the event's content");
 }
 
 proptest::proptest! {
     #[test]
     fn any_text_is_a_draft_or_a_fault_and_loses_nothing(text in "(\\PC|\n|\\[\"|\"\\]|\\{){0,60}") {
         if let Ok((definition, _)) = read("x.md", &text) {
-            let is_json = text.trim_start().starts_with('{');
-            proptest::prop_assert!(is_json || text.ends_with(&definition.content));
+            let is_event = text.trim_start().starts_with('\u{7b}');
+            proptest::prop_assert!(text.ends_with(&definition.content) || is_event);
         }
     }
 }
