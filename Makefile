@@ -10,7 +10,7 @@ STACK ?= didactyl
 TOOLS := PATH="$(CURDIR)/.venv/bin:$$PATH" SAM_CLI_TELEMETRY=0
 SANDBOX := $(CARGO) run --quiet --example sandbox --
 
-.PHONY: demo test interop check fmt invoke events build measure watch samples sam-build deploy tools
+.PHONY: demo test interop bench check fmt invoke events build measure watch samples sam-build deploy tools
 
 # One whole conversation on this machine: no account, key or network.
 demo:
@@ -23,7 +23,11 @@ test:
 
 # The tests with foreign clients alone, and never without them.
 interop:
-	CI=true tests/interop/with-clients.sh $(CARGO) test --test it interop::
+	CI=true tests/interop/with-clients.sh $(CARGO) test --test it -- interop:: foreign_model:: providers::
+
+# How long assembling a context takes. See docs/PERFORMANCE.md.
+bench:
+	$(CARGO) bench --no-default-features --bench assemble -- --noplot
 
 # Formatting, lints, docs, dependency rules and the template, all without warnings.
 check: tools

@@ -1,6 +1,6 @@
 //! `App`: keys, configuration and clients, built once per cold start and lent to every invocation.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nostr::prelude::{Keys, PublicKey, Timestamp};
@@ -11,6 +11,7 @@ use crate::aws::Aws;
 use crate::aws::sqs::Sqs;
 use crate::clock::{Clock, Deadline};
 use crate::config::{Config, StoreChoice};
+use crate::context::tokens::Calibration;
 use crate::credentials::Credentials;
 use crate::environment::Environment;
 use crate::error::Error;
@@ -42,6 +43,8 @@ pub struct App {
     pub relays: Arc<dyn Relays>,
     /// Models.
     pub llm: Arc<dyn Llm>,
+    /// What was learned of the models' tokenizers since the cold start.
+    pub calibration: Mutex<Calibration>,
     /// Takes runs that could not be ended, where there is one.
     pub queue: Option<Arc<dyn Queue>>,
     /// What the model can do.
@@ -133,6 +136,7 @@ impl App {
             store,
             relays,
             llm,
+            calibration: Mutex::default(),
             queue: None,
             tools: Registry::standard(),
             clock,

@@ -4,7 +4,7 @@
 //! them on the wire is [`crate::llm`]'s affair.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Who speaks in a [`Message`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -81,7 +81,32 @@ pub struct ToolCall {
     /// The tool's name.
     pub name: String,
     /// The arguments as JSON text, as the model wrote them: it may be invalid, and the tool loop says so to the model.
+    /// Nothing in its many spellings is `{}` already; the empty text is a call that was cut before its arguments.
     pub arguments: String,
+}
+
+impl ToolCall {
+    /// The arguments as what they must be.
+    ///
+    /// # Errors
+    /// [`ArgumentsError`]: the call must not be executed, and a history must not hold these arguments.
+    pub fn parsed_arguments(&self) -> Result<Map<String, Value>, ArgumentsError> {
+        serde_json::from_str(&self.arguments).map_err(|error| match error.is_eof() {
+            true => ArgumentsError::CutOff,
+            false => ArgumentsError::Invalid(error.to_string()),
+        })
+    }
+}
+
+/// Why a call's arguments are no JSON object. The model must act.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ArgumentsError {
+    /// They end in the middle, whatever finish reason the provider tells.
+    #[error("the arguments were cut off")]
+    CutOff,
+    /// They are something else.
+    #[error("the arguments are no JSON object: {0}")]
+    Invalid(String),
 }
 
 /// What a model is told about a tool.
@@ -132,11 +157,12 @@ pub struct ChatRequest<'a> {
 }
 
 /// What a model answered.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatAnswer {
     /// The text, perhaps empty. Reasoning is not part of it.
     pub content: String,
-    /// The calls it asks for; their ids are as the provider sent them, perhaps empty or repeated.
+    /// The calls it asks for; their ids are as the provider sent them, perhaps empty or repeated. Each may be cut off:
+    /// see [`ToolCall::parsed_arguments`].
     pub tool_calls: Vec<ToolCall>,
     /// Why it stopped.
     pub finish_reason: FinishReason,
@@ -160,22 +186,61 @@ pub enum FinishReason {
     Other(String),
 }
 
-/// Tokens of one answer.
+/// Tokens of one answer, or of several; `None` is a part that nobody told.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens of the request.
-    pub input_tokens: u64,
-    /// Tokens of the answer.
-    pub output_tokens: u64,
+    /// Tokens of the request, those from a cache among them.
+    pub input_tokens: Option<u64>,
+    /// Tokens of the request that came from the provider's cache, and cost less.
+    #[serde(default)]
+    pub cached_input_tokens: Option<u64>,
+    /// Tokens of the answer, its reasoning among them.
+    pub output_tokens: Option<u64>,
 }
 
 impl Usage {
-    /// The sum of both.
+    /// The sum of both, part by part; what only one tells is that one's.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
+        let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.saturating_add(other)),
+            (one, other) => one.or(other),
+        };
         Self {
-            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
-            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
+            input_tokens: sum(self.input_tokens, other.input_tokens),
+            cached_input_tokens: sum(self.cached_input_tokens, other.cached_input_tokens),
+            output_tokens: sum(self.output_tokens, other.output_tokens),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_an_object_or_cut_off_or_something_else() {
+        let parsed = |arguments: &str| {
+            let call = ToolCall { id: "1".into(), name: "t".into(), arguments: arguments.into() };
+            call.parsed_arguments()
+        };
+        assert_eq!(parsed(r#" {"a":1} "#).unwrap()["a"], 1);
+        for cut in ["", "{", r#"{"content":"Hello wor"#, r#"{"a":tru"#, r#"{"a":1"#] {
+            assert_eq!(parsed(cut), Err(ArgumentsError::CutOff), "{cut}");
+        }
+        for other in ["[1]", "null", "7", r#"{"a":1}}"#, "{'a':1}", "\"{}\""] {
+            assert!(matches!(parsed(other), Err(ArgumentsError::Invalid(_))), "{other}");
+        }
+    }
+
+    #[test]
+    fn usage_adds_up_part_by_part() {
+        let usage = |input, cached, output| Usage {
+            input_tokens: input,
+            cached_input_tokens: cached,
+            output_tokens: output,
+        };
+        let sum = usage(Some(1), None, None).plus(usage(Some(u64::MAX), Some(2), None));
+        assert_eq!(sum, usage(Some(u64::MAX), Some(2), None));
     }
 }

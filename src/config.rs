@@ -14,7 +14,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::aws;
 use crate::hash::sha256;
-use crate::llm::catalogue::{Chain, ChainError, Providers, is_known};
+use crate::llm::catalogue::{Chain, ChainError, Custom, Providers};
 use crate::relay::address;
 use crate::secret::{Mask, Secret};
 
@@ -144,8 +144,10 @@ impl Config {
         let admins = reader.required("DIDACTYL_ADMIN", "the key that commands the agent", parse_admins);
         let relays = reader.required("DIDACTYL_RELAYS", "at least one relay", parse_relays);
         let store = reader.or_default("DIDACTYL_STORE", DEFAULT_STORE, parse_store);
-        let models = reader
-            .required("DIDACTYL_LLM", "a model such as openai/gpt-4o-mini", |text| parse_llm(text, vars));
+        let custom = reader.or_default("DIDACTYL_MODELS", "{}", Custom::parse);
+        let models = reader.required("DIDACTYL_LLM", "a model such as openai/gpt-4o-mini", |text| {
+            parse_llm(text, custom.unwrap_or_default(), vars)
+        });
         let agent_name = reader.get("DIDACTYL_AGENT_NAME").map(|name| name.trim().to_owned());
         let api_tokens = reader.or_default("DIDACTYL_API_TOKEN", "", parse_tokens);
         let queue_url = reader.optional("DIDACTYL_QUEUE_URL", aws::sqs::checked_url);
@@ -310,19 +312,24 @@ fn parse_relays(text: &str) -> Result<Vec<RelayUrl>, String> {
 }
 
 /// The chain, and the providers that it and the skills may name; one entry at least must be usable.
-fn parse_llm(text: &str, vars: &dyn Fn(&str) -> Option<String>) -> Result<(Chain, Providers), String> {
-    let chain: Chain = text.parse().map_err(|error| match error {
+fn parse_llm(
+    text: &str,
+    custom: Custom,
+    vars: &dyn Fn(&str) -> Option<String>,
+) -> Result<(Chain, Providers), String> {
+    let chain = custom.chain(text).map_err(|error| match error {
         ChainError::Empty => "names no model: give provider/model",
         // These hold the entry's text, which may be a key in the wrong place.
         ChainError::NoProvider(_) => "has an entry without a provider: give provider/model",
         ChainError::BadProvider(_) => "has a provider that is not made of letters, digits, - and _",
         ChainError::BadModel(_) => "has an entry without a model, or one with spaces: give provider/model",
     })?;
-    let providers = Providers::resolve(&chain, vars);
+    let providers = Providers::with_custom(&chain, custom, vars);
     if providers.first_usable(&chain).is_err() {
         let lacks = chain.entries().iter().enumerate().map(|(i, id)| {
             let lack = match providers.model(id) {
-                Err(lack) if is_known(&id.provider) => lack,
+                Err(lack) if providers.is_catalogued(&id.provider) => lack,
+                // Its name may be a key in the wrong place.
                 _ => "its provider is not in the catalogue: set a valid NAME_BASE_URL for it".to_owned(),
             };
             format!("entry {}: {lack}", i + 1)
@@ -761,6 +768,8 @@ mod tests {
             Just(("sha256:", "")),
             Just(("", "d")),
             Just(("https://", "/v1?key=x")),
+            Just(("{\"models\":{\"a/b\":{\"", "\":1}}}")),
+            Just(("{\"models\":{\"a/b\":{\"tools\":\"", "\"}}}")),
         ];
         (around, random).prop_map(|((before, after), random)| (format!("{before}{random}{after}"), random))
     }
@@ -769,11 +778,11 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
         #[test]
-        fn no_value_is_ever_echoed(values in prop::collection::vec(prop::option::of(values()), 11)) {
-            const NAMES: [&str; 11] = [
+        fn no_value_is_ever_echoed(values in prop::collection::vec(prop::option::of(values()), 12)) {
+            const NAMES: [&str; 12] = [
                 "DIDACTYL_NSEC", "DIDACTYL_ADMIN", "DIDACTYL_RELAYS", "DIDACTYL_STORE", "DIDACTYL_LLM",
                 "DIDACTYL_AGENT_NAME", "DIDACTYL_API_TOKEN", "DIDACTYL_LOG", "DIDACTYL_MAX_AGE", "OPENAI_API_KEY",
-                "OPENAI_BASE_URL",
+                "OPENAI_BASE_URL", "DIDACTYL_MODELS",
             ];
             let (vars, random): (BTreeMap<_, _>, Vec<String>) = NAMES
                 .into_iter()

@@ -30,6 +30,8 @@ pub struct EventSet {
     versions: BTreeMap<Place, Vec<Event>>,
     deleted_ids: BTreeSet<(PublicKey, EventId)>,
     deleted_addresses: BTreeMap<Coordinate, Timestamp>,
+    /// Those too far ahead, each told once.
+    ahead: BTreeSet<EventId>,
     warnings: Vec<String>,
 }
 
@@ -44,14 +46,13 @@ impl EventSet {
     pub fn insert(&mut self, event: Event) {
         let latest = self.now.as_secs().saturating_add(MAX_AHEAD_SECS);
         if event.created_at.as_secs() > latest {
-            let warning = format!(
-                "event {} of kind {} is dated {} s ahead of our clock and was not adopted",
-                event.id,
-                event.kind,
-                event.created_at.as_secs().saturating_sub(self.now.as_secs())
-            );
-            if !self.warnings.contains(&warning) {
-                self.warnings.push(warning);
+            if self.ahead.insert(event.id) {
+                self.warnings.push(format!(
+                    "event {} of kind {} is dated {} s ahead of our clock and was not adopted",
+                    event.id,
+                    event.kind,
+                    event.created_at.as_secs().saturating_sub(self.now.as_secs())
+                ));
             }
             return;
         }

@@ -55,6 +55,7 @@ pub mod store;
 pub mod tools;
 pub mod trigger;
 pub mod versions;
+mod warnings;
 
 /// Makes ring the process's TLS provider: the first thing a binary does. A second call changes nothing.
 pub fn install_crypto_provider() {

@@ -68,6 +68,12 @@ pub struct RunRecord {
     /// Tokens, as far as providers told.
     #[serde(default)]
     pub usage: Usage,
+    /// What all answers cost, in micro-dollars: see [`Attempt::cost_micro_usd`].
+    #[serde(default)]
+    pub cost_micro_usd: u64,
+    /// The models that were asked, in order, with what came of it; the first hundred.
+    #[serde(default)]
+    pub attempts: Vec<Attempt>,
     /// The ids of the reply's parts: kind 4 events or rumors.
     #[serde(default)]
     pub reply_ids: Vec<EventId>,
@@ -80,6 +86,31 @@ pub struct RunRecord {
     /// How long each step of the last attempt took, in milliseconds, in order.
     #[serde(default)]
     pub steps_ms: Vec<(String, u64)>,
+}
+
+/// One model that was asked once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// The turn that it was asked for, from 1.
+    pub turn: u32,
+    /// `provider/model`.
+    pub model: String,
+    /// Whether it was asked for a summary and not for the answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub for_summary: bool,
+    /// Why it did not answer, in words of ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// The tokens of its answer, as far as its provider told.
+    #[serde(default)]
+    pub usage: Usage,
+    /// What the answer cost, in micro-dollars, by the catalogue's prices: those of the dearest model where nobody knows
+    /// this one's, and of an estimate where the provider told no tokens.
+    #[serde(default)]
+    pub cost_micro_usd: u64,
+    /// How long it took, in milliseconds; `None` where the answer of an earlier attempt at the run was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
 }
 
 /// How far a run is.
@@ -244,6 +275,8 @@ impl RunRecord {
             turns: 0,
             tool_calls: Vec::new(),
             usage: Usage::default(),
+            cost_micro_usd: 0,
+            attempts: Vec::new(),
             reply_ids: Vec::new(),
             deliveries: Vec::new(),
             reason: None,

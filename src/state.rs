@@ -12,6 +12,7 @@ use crate::events::EventSet;
 use crate::kinds;
 use crate::skill::adoption::AdoptionList;
 use crate::skill::{self, Skill};
+use crate::warnings;
 
 /// The name of an agent that has none.
 pub const DEFAULT_NAME: &str = "Didactyl Agent";
@@ -67,6 +68,7 @@ impl AgentState {
         };
         state.name = state.find_name(fallback_name);
         state.adopt(keys);
+        warnings::limit(&mut state.warnings);
         state
     }
 

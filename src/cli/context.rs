@@ -22,7 +22,7 @@ use crate::context::parts::parts;
 use crate::context::transcript::transcript;
 use crate::http;
 use crate::inbox::{self, Inbound, Rejection};
-use crate::llm::catalogue::{Chain, Model};
+use crate::llm::catalogue::Model;
 use crate::llm::openai;
 use crate::load::{self, Loaded};
 use crate::record;
@@ -116,7 +116,7 @@ pub async fn show(app: &App, payload: Option<&str>, request: &Request) -> Result
     let mut loaded = load::refresh(app, &trigger, stored, deadline.slice(load::SLICE)).await?;
     lay_over(app, &mut loaded, request)?;
     let context = assemble(app, &trigger, &loaded, deadline).await;
-    let chain = Chain::lenient(&context.model_chain, &app.config.llm);
+    let chain = app.config.providers.chain(&context.model_chain, &app.config.llm);
     let model = app.config.providers.first_usable(&chain);
     let text = match request.format {
         Format::Md => readable(&context),

@@ -3,6 +3,7 @@
 pub mod context;
 mod demo;
 mod invoke;
+mod models;
 pub mod publish;
 pub mod sandbox;
 pub mod seed;
@@ -45,6 +46,8 @@ enum Command {
     ///
     /// Relays and store are read and never written; what is not configured is filled in as for `invoke`.
     Context(context::Request),
+    /// Lists the models that the present environment can use, and what the others lack. Asks no provider.
+    Models,
     /// Signs drafts of a soul and of skills with the agent's key and sends them to its relays.
     ///
     /// Needs DIDACTYL_NSEC and DIDACTYL_RELAYS. A soul's draft is its text. A skill's draft is a text whose first lines
@@ -87,6 +90,7 @@ impl Cli {
             Command::Demo { overrides } => demo::run(&overrides, &mut out).await,
             Command::Context(request) => context::run(&request, &mut out).await,
             Command::Invoke { file, overrides } => invoke::run(&file, &overrides, &mut out).await,
+            Command::Models => models::run(&|name| std::env::var(name).ok(), &mut out),
             Command::Publish(request) => {
                 publish::run(&request, &|name| std::env::var(name).ok(), &mut out).await
             }

@@ -10,6 +10,10 @@ use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag};
 /// What stands between two skills. The blank lines keep a last line from becoming a heading over the rule.
 pub(crate) const SEPARATOR: &str = "\n\n---\n\n";
 
+/// How many lists and quotes one line may lie in: the parser's work grows with their number times that of the lines.
+/// And how many marks a fence may have, which is closed by as many.
+pub(crate) const MAX_NESTING: usize = 200;
+
 /// One change: the bytes `range` of the source became `with`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Edit {
@@ -59,10 +63,26 @@ pub(crate) fn ends_with_fence(text: &str) -> bool {
     text.lines().next_back().is_some_and(|line| line.ends_with("```") || line.ends_with("~~~"))
 }
 
+/// Whether a line lies in more lists and quotes than [`MAX_NESTING`], or is a fence of more marks, so that the text is
+/// better not parsed.
+pub(crate) fn is_too_deep(text: &str) -> bool {
+    text.lines().any(|line| {
+        let is_prefix = |c: &char| c.is_ascii_digit() || " \t>-+*.)".contains(*c);
+        let end = line.find(|c| !is_prefix(&c)).unwrap_or(line.len());
+        let prefix = line.get(..end).unwrap_or_default().as_bytes();
+        // A rule is no nesting: but for quotes, white space or a quote follows what begins one.
+        let begins = |pair: &&[u8]| {
+            matches!(pair, [b'>', _] | [b'-' | b'+' | b'*' | b'.' | b')', b' ' | b'\t' | b'>'])
+        };
+        let marks =
+            line.get(end..).unwrap_or_default().bytes().take_while(|mark| matches!(mark, b'`' | b'~'));
+        let nesting = prefix.windows(2).filter(begins).count();
+        nesting > MAX_NESTING || marks.count() > MAX_NESTING
+    })
+}
+
 /// What a CommonMark parser says of a text.
 struct Outline {
-    /// Where the text begins, after its front matter.
-    start: usize,
     /// Level and place of each heading.
     headings: Vec<(HeadingLevel, Range<usize>)>,
     /// Where the last block begins that could stay open. Only one at the outermost level can: a list or quote that
@@ -74,7 +94,7 @@ impl Outline {
     fn of(source: &str) -> Self {
         let start = front_matter_len(source);
         let body = source.get(start..).unwrap_or_default();
-        let mut outline = Self { start, headings: Vec::new(), last_open: None };
+        let mut outline = Self { headings: Vec::new(), last_open: None };
         let mut depth = 0_usize;
         for (event, range) in Parser::new_ext(body, Options::empty()).into_offset_iter() {
             match event {
@@ -354,6 +374,24 @@ mod tests {
             ("text <!-- inline", ""),
         ] {
             assert_eq!(prepare(text).text, format!("{text}{end}"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn nesting_without_end_is_known_from_the_line() {
+        for (text, expected) in [
+            ("> ".repeat(200), false),
+            ("> ".repeat(202), true),
+            (">".repeat(202), true),
+            ("text\n".to_owned() + &"- > 1. ".repeat(70) + "x", true),
+            ("  ".to_owned() + &"`".repeat(201), true),
+            ("~".repeat(200), false),
+            ("-".repeat(500), false),
+            ("*".repeat(500), false),
+            ("> a\n".repeat(500), false),
+            ("text ".to_owned() + &"> ".repeat(500), false),
+        ] {
+            assert_eq!(is_too_deep(&text), expected, "{text:?}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Values from outside as text that a model can read: JSON as nested bullets, or compact on one line.
 //!
 //! Whoever wrote a value must not be able to speak as the document does. A value of one line follows its bullet or
-//! key; one of several lines is quoted, every line of it; so none can begin a heading, rule, list or fence. Control
-//! and bidi characters are lost, and everything ends at [`MAX_VALUE_BYTES`].
+//! key; one of several lines is quoted, every line of it; so none can begin a heading, rule, list or fence. Closing
+//! tags close nothing, control and bidi characters are lost, and everything ends at [`MAX_VALUE_BYTES`].
 
 use serde_json::Value;
 
@@ -33,12 +33,21 @@ pub(crate) fn from_json_within(value: &Value, max_bytes: usize) -> String {
         list if is_list(list) => children(&mut out, list, 0, max_bytes),
         scalar => out.push_str(&scalar.to_string()),
     }
-    cut(out.trim_end(), max_bytes)
+    cut(&without_ends(out.trim_end(), "\\>"), max_bytes)
 }
 
 /// JSON on one line, its strings cleaned.
 pub(crate) fn to_json_line(value: &Value) -> String {
-    cut(&cleaned(value).to_string(), MAX_VALUE_BYTES)
+    cut(&without_ends(&cleaned(value).to_string(), "\\u003e"), MAX_VALUE_BYTES)
+}
+
+/// The text without what ends tags, comments and other HTML blocks that an author may have opened around it.
+/// `<\/` reads the same in markdown and in JSON; for `>` each has its own spelling, `bracket`.
+fn without_ends(text: &str, bracket: &str) -> String {
+    let ends = ["-->", "?>", "]]>"];
+    ends.into_iter().fold(text.replace("</", "<\\/"), |text, end| {
+        text.replace(end, &format!("{}{bracket}", end.trim_end_matches('>')))
+    })
 }
 
 /// `text`, or as much of it as fits into `max_bytes` and a remark that it was cut.
@@ -128,7 +137,7 @@ fn quote(out: &mut String, text: &str, depth: usize) {
 fn escape(text: &str) -> &'static str {
     let after_digits = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_numbered = after_digits.len() < text.len() && after_digits.starts_with(['.', ')']);
-    let is_marked = text.starts_with(|c: char| "#>-+*=_~`<[|:".contains(c));
+    let is_marked = text.starts_with(|c: char| "#>-+*=_~`<[|:.)".contains(c));
     // A backslash before a digit is shown, which does no harm.
     if is_numbered || is_marked { "\\" } else { "" }
 }
@@ -140,7 +149,7 @@ fn key_text(key: &str) -> String {
 }
 
 /// The text without control and bidi characters, its line ends all `\n`, with no white space around it.
-fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     let kept = text.chars().filter_map(|c| match c {
         '\n' | '\r' | '\u{2028}' | '\u{2029}' => Some('\n'),
@@ -226,6 +235,15 @@ mod tests {
     fn a_json_line_is_one_line_of_json() {
         let line = to_json_line(&json!([{"kind": 0, "content": "a\n\u{202e}b\u{85}", "tags": []}]));
         assert_eq!(line, r#"[{"kind":0,"content":"a\nb","tags":[]}]"#);
+    }
+
+    #[test]
+    fn what_an_author_opened_around_a_value_stays_open() {
+        let hostile = json!(["a </pre> b", "a --> b ?> c ]]> d"]);
+        assert_eq!(from_json(&hostile), "- a <\\/pre> b\n- a --\\> b ?\\> c ]]\\> d");
+        let line = to_json_line(&hostile);
+        assert_eq!(line, r#"["a <\/pre> b","a --\u003e b ?\u003e c ]]\u003e d"]"#);
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), hostile);
     }
 
     #[test]

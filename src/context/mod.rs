@@ -7,10 +7,16 @@
 //! Fired skills form one markdown document, the soul's template decides what stands around it, and the current
 //! message comes last. Compaction and the model's window are left to the run.
 
+#[cfg(test)]
+mod adversarial;
+pub mod compaction;
 mod document;
+pub mod excerpt;
 mod layers;
 pub(crate) mod markdown;
 pub mod parts;
+#[cfg(test)]
+mod properties;
 mod render;
 mod settings;
 pub mod snapshot;
@@ -35,6 +41,7 @@ use self::template::{Piece, pieces};
 use crate::chat::{Message, Params, Role, ToolSchema};
 use crate::state::AgentState;
 use crate::trigger::{Tier, Trigger};
+use crate::warnings;
 
 /// The skill of an agent that has none, for people it trusts.
 const CHAT: &str = include_str!("prompts/chat.md");
@@ -158,7 +165,7 @@ pub fn names(state: &AgentState, trigger: &Trigger, entries: &BTreeMap<String, T
     let values = BTreeMap::new();
     let input =
         Input { state, trigger, history: &[], entries, values: &values, defaults: &defaults, tools: &[] };
-    let context = assemble(&input);
+    let context = render(&input, true);
     let tool = |variable: Variable| if let Origin::Tool(name) = variable.origin { Some(name) } else { None };
     context.variables.into_values().filter_map(tool).collect()
 }
@@ -166,6 +173,10 @@ pub fn names(state: &AgentState, trigger: &Trigger, entries: &BTreeMap<String, T
 /// Builds what the model sees.
 #[must_use]
 pub fn assemble(input: &Input<'_>) -> Context {
+    render(input, false)
+}
+
+fn render(input: &Input<'_>, is_listing: bool) -> Context {
     let Input { state, trigger, .. } = *input;
     let mut warnings = Vec::new();
     let fired = layers::layer1(state, trigger, &mut warnings);
@@ -177,7 +188,7 @@ pub fn assemble(input: &Input<'_>) -> Context {
     // Other triggers belong to no conversation.
     let history = if trigger.peer().is_some() { input.history } else { &[] };
 
-    let mut renderer = Renderer::new(input, warnings);
+    let mut renderer = Renderer::new(input, is_listing, warnings);
     let is_bare = fired.is_empty() && soul.is_none() && layers::is_trusted_dm(trigger);
     let document = renderer.document(&fired, is_bare.then_some(CHAT));
     let mut parts = Messages::default();
@@ -210,11 +221,13 @@ pub fn assemble(input: &Input<'_>) -> Context {
 
     let settings = settings::settings(&fired, trigger, input.defaults);
     let Renderer { variables, required_tools, mut warnings, .. } = renderer;
+    let tools = settings::tools(input.tools, &required_tools, &mut warnings);
+    warnings::limit(&mut warnings);
     Context {
         document,
         messages: parts.messages,
         sections: parts.sections,
-        tools: settings::tools(input.tools, &required_tools, &mut warnings),
+        tools,
         params: settings.params,
         model_chain: settings.model_chain,
         max_turns: settings.max_turns,

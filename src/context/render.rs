@@ -13,7 +13,7 @@ use super::layers::Fired;
 use super::template::{Piece, pieces};
 use super::value::Written;
 use super::variables::{self, Known};
-use super::{Input, Origin, Variable, document};
+use super::{Input, Origin, Variable, document, markdown};
 use crate::skill::{self, Skill};
 use crate::trigger::Tier;
 
@@ -63,6 +63,8 @@ impl Place {
 /// Renders all texts of one context and keeps account of it.
 pub(crate) struct Renderer<'a> {
     input: &'a Input<'a>,
+    /// Whether only the names of variables matter, which lie the same whatever becomes of headings and fences.
+    is_listing: bool,
     document: String,
     place: Place,
     /// What the current section's `limit` says of lists.
@@ -71,6 +73,8 @@ pub(crate) struct Renderer<'a> {
     path: Vec<&'a str>,
     bytes_left: usize,
     insertions_left: usize,
+    /// Whether it was told that none are left.
+    is_told: bool,
     /// Where a value ends that takes whole lines: what ends it before further text on the next line.
     block_end: Option<String>,
     /// How many skills were embedded so far.
@@ -92,15 +96,17 @@ pub(crate) struct Renderer<'a> {
 }
 
 impl<'a> Renderer<'a> {
-    pub(crate) fn new(input: &'a Input<'a>, warnings: Vec<String>) -> Self {
+    pub(crate) fn new(input: &'a Input<'a>, is_listing: bool, warnings: Vec<String>) -> Self {
         Self {
             input,
+            is_listing,
             document: String::new(),
             place: Place::Document,
             limit: None,
             path: Vec::new(),
             bytes_left: Place::Document.max_bytes(),
             insertions_left: MAX_INSERTIONS,
+            is_told: false,
             block_end: None,
             embedded: 0,
             has_message: false,
@@ -118,6 +124,7 @@ impl<'a> Renderer<'a> {
     fn enter(&mut self, place: Place, limit: Option<usize>) {
         if place != self.place {
             (self.bytes_left, self.insertions_left) = (place.max_bytes(), MAX_INSERTIONS);
+            self.is_told = false;
         }
         (self.place, self.limit, self.block_end) = (place, limit, None);
     }
@@ -131,7 +138,11 @@ impl<'a> Renderer<'a> {
             let mut text = String::new();
             self.skill(fired.skill, &mut text);
             // Each skill is closed as written. What it embeds may stand where its own end no longer closes it.
-            if embedded != self.embedded || self.bytes_left == 0 {
+            if !self.is_listing && (embedded != self.embedded || self.bytes_left == 0) {
+                if document::is_too_deep(&text) {
+                    self.warn_too_deep(fired.skill);
+                    text.clear();
+                }
                 document::close(&mut text);
             }
             texts.push(text.trim_end().to_owned());
@@ -141,7 +152,7 @@ impl<'a> Renderer<'a> {
             self.text(&document::prepare(built_in).text, &mut text);
             texts.push(text);
         }
-        self.document = document::join(&self.input.state.name, &texts);
+        self.document = document::join(&markdown::clean(&self.input.state.name), &texts);
         self.document.clone()
     }
 
@@ -183,6 +194,9 @@ impl<'a> Renderer<'a> {
     /// A skill's instructions, as they stand in the place at hand.
     fn skill(&mut self, skill: &'a Skill, out: &mut String) {
         self.required_tools.extend(skill.required_tools.iter().cloned());
+        if self.bytes_left == 0 {
+            return;
+        }
         let text = self.instructions(skill);
         self.path.push(skill.d());
         self.text(&text, out);
@@ -194,7 +208,11 @@ impl<'a> Renderer<'a> {
         if let Some(text) = self.skills.get(&key) {
             return Rc::clone(text);
         }
-        let text: Rc<str> = if self.place == Place::Document {
+        let text: Rc<str> = if self.place == Place::Document && !self.is_listing {
+            if document::is_too_deep(&skill.instructions) {
+                self.warn_too_deep(skill);
+                return self.skills.entry(key).or_default().clone();
+            }
             let prepared = document::prepare(&skill.instructions);
             if prepared.kept > 0 {
                 self.warn(format!(
@@ -210,6 +228,14 @@ impl<'a> Renderer<'a> {
         text
     }
 
+    fn warn_too_deep(&mut self, skill: &Skill) {
+        self.warn(format!(
+            "skill {}: a line lies in more than {} lists and quotes, or is a fence as long; the skill is left out",
+            skill::name(skill.d()),
+            document::MAX_NESTING
+        ));
+    }
+
     fn text(&mut self, text: &str, out: &mut String) {
         for piece in pieces(text) {
             match piece {
@@ -221,8 +247,11 @@ impl<'a> Renderer<'a> {
 
     fn variable(&mut self, name: &str, out: &mut String) {
         let Some(left) = self.insertions_left.checked_sub(1) else {
-            let place = self.place.as_str();
-            self.warn(format!("{place} has more than {MAX_INSERTIONS} variables, the rest are empty"));
+            if !self.is_told {
+                self.is_told = true;
+                let place = self.place.as_str();
+                self.warn(format!("{place} has more than {MAX_INSERTIONS} variables, the rest are empty"));
+            }
             return;
         };
         self.insertions_left = left;

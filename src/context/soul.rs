@@ -161,6 +161,8 @@ impl<'a> Draft<'a> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn parse(content: &str) -> (Soul, Vec<String>) {
@@ -170,6 +172,49 @@ mod tests {
 
     fn section(name: &str, role: Role, text: &str, limit: Option<usize>) -> Section {
         Section { name: name.to_owned(), body: Body::Text(role, text.to_owned()), limit }
+    }
+
+    /// A soul as its author would write it.
+    fn written(soul: &Soul) -> String {
+        // The space keeps a last line from being the marker.
+        let mut text = format!("\u{FEFF}{} \n", soul.personality);
+        let Some(sections) = &soul.sections else { return text };
+        text.push_str("---template---\n");
+        for section in sections {
+            let (role, content) = match &section.body {
+                Body::Text(role, content) => (role.as_str(), content.as_str()),
+                Body::History => ("expand", ""),
+            };
+            let limit = section.limit.unwrap_or(0);
+            text.push_str(&format!(
+                "- section: {}\n  role: {role}\n  limit: {limit}\n  content: |\n",
+                section.name
+            ));
+            for line in content.split('\n') {
+                text.push_str(&format!("    {line}\n"));
+            }
+        }
+        text
+    }
+
+    proptest! {
+        #[test]
+        fn a_soul_written_down_is_read_the_same(
+            pieces in prop::collection::vec(
+                prop::sample::select(vec![
+                    "---template---\n", "---template---", "- section: a\n", "- section: ", "  role: user\n",
+                    "  role: expand\n", "  role: x\n", "  limit: 3\n", "  limit: -1\n", "  content: |\n",
+                    "  content: {{x}}\n", "    text\n", "      - section: b\n", "\n", "  \n", "\r\n", "text", "\t",
+                    "\u{FEFF}", ":", "é🦀", "{{y}}",
+                ]),
+                0..24,
+            )
+        ) {
+            let (soul, _) = parse(&pieces.concat());
+            let (again, warnings) = parse(&written(&soul));
+            prop_assert_eq!(again, soul);
+            prop_assert_eq!(warnings, [""; 0]);
+        }
     }
 
     #[test]

@@ -119,6 +119,23 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn writing_the_pieces_down_and_reading_them_again_changes_nothing(
+            text in "([{}]{1,3}|[a-z ]{1,3}|\n|\t|é)*"
+        ) {
+            let pieces = pieces(&text);
+            let written: String = pieces
+                .iter()
+                .map(|piece| match piece {
+                    Piece::Text(text) => (*text).to_owned(),
+                    Piece::Variable(name) => format!("{{{{{name}}}}}"),
+                })
+                .collect();
+            prop_assert_eq!(super::pieces(&written), pieces);
+        }
+    }
+
     /// Counted from the right: a variable is a `}}` with the nearest `{{` before it and a name between.
     fn variable_bytes(text: &str) -> usize {
         let (mut rest, mut sum) = (text, 0);

@@ -7,21 +7,21 @@ use serde_json::json;
 use super::transcript::transcript;
 use super::*;
 use crate::kinds;
-use crate::skill::tests::{keys, signed};
+use crate::skill::tests::{keys, unsigned};
 use crate::trigger::prompt::Prompt;
 use crate::trigger::{Chain, Cron, Dm, Protocol, Source};
 
-const NOW: u64 = 1_803_902_400;
-const AGENT: u8 = 1;
-const ADMIN: u8 = 2;
+pub(super) const NOW: u64 = 1_803_902_400;
+pub(super) const AGENT: u8 = 1;
+pub(super) const ADMIN: u8 = 2;
 
 /// An agent under construction, and the DM that it gets.
-struct Scene {
+pub(super) struct Scene {
     events: Vec<Event>,
     adopted: Vec<String>,
     tier: Tier,
     text: &'static str,
-    history: Vec<HistoryMessage>,
+    pub(super) history: Vec<HistoryMessage>,
     values: BTreeMap<String, Value>,
     tools: Vec<ToolSchema>,
     /// What starts the run where it is not the DM.
@@ -31,10 +31,10 @@ struct Scene {
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let profile = r#"{"name":"didactyl","display_name":"Didactyl Agent"}"#;
         Self {
-            events: vec![signed(AGENT, kinds::PROFILE, &[], profile)],
+            events: vec![unsigned(AGENT, kinds::PROFILE, &[], profile)],
             adopted: Vec::new(),
             tier: Tier::Admin,
             text: "What is new?",
@@ -48,20 +48,23 @@ impl Scene {
 
     fn prompt(self, model: Option<&str>, max_turns: Option<u32>) -> Self {
         let model = model.map(str::to_owned);
-        Self { source: Some(Source::Prompt(Prompt { message: self.text.to_owned(), model, max_turns })), ..self }
+        Self {
+            source: Some(Source::Prompt(Prompt { message: self.text.to_owned(), model, max_turns })),
+            ..self
+        }
     }
 
-    fn event(mut self, author: u8, kind: Kind, tags: &[&[&str]], content: &str) -> Self {
-        self.events.push(signed(author, kind, tags, content));
+    pub(super) fn event(mut self, author: u8, kind: Kind, tags: &[&[&str]], content: &str) -> Self {
+        self.events.push(unsigned(author, kind, tags, content));
         self
     }
 
-    fn soul(self, content: &str) -> Self {
+    pub(super) fn soul(self, content: &str) -> Self {
         self.event(AGENT, kinds::SOUL, &[&["d", "soul"]], content)
     }
 
     /// A public skill of the agent's own, adopted last.
-    fn skill(mut self, d: &str, tags: &[&[&str]], content: &str) -> Self {
+    pub(super) fn skill(mut self, d: &str, tags: &[&[&str]], content: &str) -> Self {
         let own = format!("31123:{}:{d}", keys(AGENT).public_key());
         self.adopted.push(own);
         let d_tag = ["d", d];
@@ -69,7 +72,12 @@ impl Scene {
         self.event(AGENT, kinds::PUBLIC_SKILL, &tags, content)
     }
 
-    fn admin(self) -> Self {
+    /// More entries of the adoption list.
+    pub(super) fn adopt(&mut self, entries: impl IntoIterator<Item = String>) {
+        self.adopted.extend(entries);
+    }
+
+    pub(super) fn admin(self) -> Self {
         self.event(ADMIN, kinds::PROFILE, &[], r#"{"name":"wsb","about":"two\nlines"}"#)
             .event(
                 ADMIN,
@@ -80,27 +88,27 @@ impl Scene {
             .event(ADMIN, kinds::NOTE, &[], "gm")
     }
 
-    fn value(mut self, name: &str, value: Value) -> Self {
+    pub(super) fn value(mut self, name: &str, value: Value) -> Self {
         self.values.insert(name.to_owned(), value);
         self
     }
 
-    fn history(mut self, messages: usize) -> Self {
+    pub(super) fn history(mut self, messages: usize) -> Self {
         let role = |index: usize| if index.is_multiple_of(2) { Role::User } else { Role::Assistant };
         let message = |index| HistoryMessage { role: role(index), text: format!("message {index}") };
         self.history = (0..messages).map(message).collect();
         self
     }
 
-    fn tier(mut self, tier: Tier) -> Self {
+    pub(super) fn tier(mut self, tier: Tier) -> Self {
         self.tier = tier;
         self
     }
 
-    fn build(&self) -> (AgentState, Trigger) {
+    pub(super) fn build(&self) -> (AgentState, Trigger) {
         let tags: Vec<[&str; 2]> = self.adopted.iter().map(|coordinate| ["a", coordinate.as_str()]).collect();
         let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
-        let list = signed(AGENT, kinds::ADOPTION_LIST, &tags, "");
+        let list = unsigned(AGENT, kinds::ADOPTION_LIST, &tags, "");
         let events = self.events.iter().cloned().chain([list]);
         let admin = keys(ADMIN).public_key();
         let state = AgentState::build(&keys(AGENT), &[admin], None, events, Timestamp::from(NOW));
@@ -125,18 +133,24 @@ impl Scene {
         (state, trigger)
     }
 
-    fn entries() -> BTreeMap<String, Tier> {
-        [("nostr_admin_profile", Tier::Admin), ("time", Tier::Stranger), ("agent_identity", Tier::Stranger)]
-            .map(|(name, tier)| (name.to_owned(), tier))
-            .into()
+    pub(super) fn entries() -> BTreeMap<String, Tier> {
+        [
+            ("nostr_admin_profile", Tier::Admin),
+            ("time", Tier::Stranger),
+            ("agent_identity", Tier::Stranger),
+            ("v", Tier::Stranger),
+            ("one_json", Tier::Stranger),
+        ]
+        .map(|(name, tier)| (name.to_owned(), tier))
+        .into()
     }
 
-    fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         let (state, trigger) = self.build();
         names(&state, &trigger, &Self::entries()).into_iter().collect()
     }
 
-    fn context(&self) -> Context {
+    pub(super) fn context(&self) -> Context {
         let (state, trigger) = self.build();
         assemble(&Input {
             state: &state,
@@ -154,7 +168,7 @@ impl Scene {
     }
 
     /// What the model sees, and below it the warnings.
-    fn shown(&self) -> String {
+    pub(super) fn shown(&self) -> String {
         let context = self.context();
         let warnings: String =
             context.warnings.iter().map(|warning| format!("\nWarning: {warning}")).collect();
@@ -162,7 +176,7 @@ impl Scene {
     }
 }
 
-const DM: &[&[&str]] = &[&["trigger", "dm"]];
+pub(super) const DM: &[&[&str]] = &[&["trigger", "dm"]];
 
 /// The template of Didactyl's own example soul.
 const EXAMPLE_SOUL: &str = "# Didactyl Agent
@@ -346,13 +360,7 @@ fn skills_that_multiply_come_to_an_end() {
     }
     let context = scene.skill("8", &[], &"x".repeat(1000)).context();
     assert!(context.messages[0].content.len() <= 262_200);
-    assert_eq!(
-        context.warnings,
-        [
-            "the document of skills is larger than 262144 bytes and was cut",
-            "the document of skills has more than 2000 variables, the rest are empty"
-        ]
-    );
+    assert_eq!(context.warnings, ["the document of skills is larger than 262144 bytes and was cut"]);
 }
 
 #[test]
@@ -370,11 +378,13 @@ fn later_skills_set_parameters_one_by_one_and_never_raise_the_turns() {
 #[test]
 fn the_turns_are_the_requests_else_the_skills_up_to_the_hosts_else_the_doors_own() {
     let turns = |tag: Option<&str>, limit: u32, scene: fn(Scene) -> Scene| {
-        let tags: Vec<[&str; 2]> = tag.map(|turns| ["max_turns", turns]).into_iter().chain([["trigger", "dm"]]).collect();
+        let tags: Vec<[&str; 2]> =
+            tag.map(|turns| ["max_turns", turns]).into_iter().chain([["trigger", "dm"]]).collect();
         let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
         scene(Scene { max_turns: limit, ..Scene::new() }.skill("a", &tags, "a")).context().max_turns
     };
-    let (dm, plain): (fn(Scene) -> Scene, fn(Scene) -> Scene) = (|scene| scene, |scene| scene.prompt(None, None));
+    let (dm, plain): (fn(Scene) -> Scene, fn(Scene) -> Scene) =
+        (|scene| scene, |scene| scene.prompt(None, None));
     let asking: fn(Scene) -> Scene = |scene| scene.prompt(None, Some(9));
     let table = [
         (turns(None, 16, dm), 16),
@@ -395,7 +405,8 @@ fn the_turns_are_the_requests_else_the_skills_up_to_the_hosts_else_the_doors_own
 
 #[test]
 fn a_requests_model_goes_before_the_skills_and_their_other_parameters_stand() {
-    let skill: &[&[&str]] = &[&["trigger", "dm", "admin", "seed=8"], &["llm", "cheap"], &["temperature", "1"], &["seed", "7"]];
+    let skill: &[&[&str]] =
+        &[&["trigger", "dm", "admin", "seed=8"], &["llm", "cheap"], &["temperature", "1"], &["seed", "7"]];
     let scene = || Scene::new().skill("a", skill, "a");
     let context = scene().prompt(Some("openai/gpt-5-mini, smart"), None).context();
     assert_eq!(context.model_chain, "openai/gpt-5-mini, smart");
@@ -412,7 +423,8 @@ fn the_tools_are_the_union_of_what_skills_name_within_what_the_run_is_offered() 
         description: String::new(),
         parameters: json!({"type": "object", "properties": {}}),
     };
-    let needs = |tool: &'static str| -> Vec<[&'static str; 2]> { vec![["trigger", "dm"], ["requires_tool", tool]] };
+    let needs =
+        |tool: &'static str| -> Vec<[&'static str; 2]> { vec![["trigger", "dm"], ["requires_tool", tool]] };
     let skill = |scene: Scene, d: &str, tool| {
         let tags = needs(tool);
         let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
@@ -430,12 +442,25 @@ fn a_run_that_nobody_speaks_in_has_no_history_and_vouches_for_no_sender() {
     let cron = Cron { schedule: "0 0 * * *".to_owned(), scheduled_at: Timestamp::from(NOW) };
     for source in [Source::Chain(chain), Source::Cron(cron)] {
         let scene = Scene { source: Some(source), ..two_skills().soul("I am.").history(4) };
-        let context = scene.skill("after", &[&["trigger", "chain", "a"]], "[{{sender_tier}}{{sender_pubkey}}]").context();
+        let context = scene
+            .skill("after", &[&["trigger", "chain", "a"]], "[{{sender_tier}}{{sender_pubkey}}]")
+            .context();
         let has = |section: &str| context.sections.iter().any(|name| name == section);
-        assert!(!has("dm_history") && !has("sender_verification") && has("adopted_skills"), "{:?}", context.sections);
+        assert!(
+            !has("dm_history") && !has("sender_verification") && has("adopted_skills"),
+            "{:?}",
+            context.sections
+        );
         assert!(context.messages.last().unwrap().content.starts_with("{\"trigger\":"));
     }
-    let nobody = Scene { source: Some(Source::Chain(Chain { from: "?".to_owned(), run: "r".to_owned(), final_response: String::new() })), ..two_skills() };
+    let nobody = Scene {
+        source: Some(Source::Chain(Chain {
+            from: "?".to_owned(),
+            run: "r".to_owned(),
+            final_response: String::new(),
+        })),
+        ..two_skills()
+    };
     assert_eq!(nobody.context().warnings, ["no adopted skill is fired by this trigger: it starts no run"]);
 }
 
@@ -443,7 +468,11 @@ fn a_run_that_nobody_speaks_in_has_no_history_and_vouches_for_no_sender() {
 #[test]
 fn the_example_of_didactyls_documents_becomes_its_document() {
     let context = Scene::new()
-        .skill("identity", DM, "- **npub**: `{{agent_npub}}`\n\n# Personality\n\nYou speak concisely and directly.\n")
+        .skill(
+            "identity",
+            DM,
+            "- **npub**: `{{agent_npub}}`\n\n# Personality\n\nYou speak concisely and directly.\n",
+        )
         .skill("chat", DM, "# Chat\n\nRespond helpfully to the admin.\nUse tools as needed.")
         .context();
     insta::assert_snapshot!(context.messages[0].content, @"");
@@ -646,7 +675,7 @@ fn authored() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
     #[test]
     fn any_text_gives_the_same_context_each_time(
         soul in prop::option::of(authored()), a in authored(), b in authored(), value in any::<String>(),

@@ -54,7 +54,8 @@ pub(crate) fn lookup(
 ) -> Option<Known> {
     let admin = trigger.admin;
     Some(match name {
-        "agent_name" => Known::Text(state.name.clone()),
+        // It may begin like a heading or a list.
+        "agent_name" => Known::List(Value::String(state.name.clone())),
         "agent_pubkey" => Known::Text(state.agent.to_hex()),
         "agent_npub" => Known::Text(state.agent.to_bech32().unwrap_or_default()),
         "admin_pubkey" => Known::Text(admin.to_hex()),

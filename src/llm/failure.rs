@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use super::LlmError;
+use super::{LlmError, read};
 use crate::secret::Secret;
 
 /// The most characters of a provider's own words that are kept.
@@ -14,18 +14,34 @@ const MAX_REASON_CHARS: usize = 200;
 /// No provider's wish to wait longer than this is believed.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Parameters that a request can do without. An error that names one of them can be helped.
-const OPTIONAL: [&str; 5] = ["temperature", "max_tokens", "max_completion_tokens", "seed", "tool_choice"];
+/// Parameters that a request can do without, or spell otherwise. An error that names one of them can be helped.
+const OPTIONAL: [&str; 9] = [
+    "temperature",
+    "max_tokens",
+    "max_completion_tokens",
+    "seed",
+    "random_seed",
+    "tool_choice",
+    "parallel_tool_calls",
+    "stream_options",
+    "stream",
+];
 
 /// What providers write where a request is larger than the model's window; few have a code for it.
-const OVERFLOWS: [&str; 6] = [
+const OVERFLOWS: [&str; 9] = [
     "context length",
     "context window",
+    "context size",
     "maximum context",
+    "maximum prompt length",
     "prompt is too long",
+    "input is too long",
     "input token count",
     "too many tokens",
 ];
+
+/// What they write on a key or an account with the status of a bad request.
+const ACCOUNTS: [&str; 3] = ["api key not valid", "invalid api key", "credit balance"];
 
 /// A refusal as it came: a status, and a body that may be anything.
 pub(super) struct Refusal<'a> {
@@ -35,13 +51,15 @@ pub(super) struct Refusal<'a> {
     pub(super) retry_after: Option<Duration>,
     /// The body.
     pub(super) body: &'a [u8],
+    /// The request's body.
+    pub(super) sent: &'a Value,
 }
 
 impl Refusal<'_> {
     /// What it means. The provider's words are cut to a line and lose `key`.
     pub(super) fn into_error(self, key: Option<&Secret>) -> LlmError {
-        let json = super::wire::parse(self.body).ok();
-        let error = json.as_ref().map(|body| super::wire::error_in(body).unwrap_or(body));
+        let json = read::parse(self.body).ok();
+        let error = json.as_ref().map(|body| read::error_in(body).unwrap_or(body));
         let words = match error {
             Some(error) => message(error),
             None => plain_text(self.body),
@@ -65,24 +83,33 @@ impl Refusal<'_> {
             401..=403 => LlmError::Account(reason),
             // A spent budget comes as a rate limit that no waiting helps.
             429 if code == "insufficient_quota" => LlmError::Account(reason),
-            408 | 409 | 425 | 429 | 500.. => LlmError::Transient { reason, retry_after: self.retry_after },
+            408 | 409 | 425 | 429 | 500.. => {
+                let retry_after = self.retry_after.or_else(|| error.and_then(retry_delay));
+                LlmError::Transient { reason, retry_after }
+            }
+            400 if ACCOUNTS.iter().any(|phrase| words.contains(phrase)) => LlmError::Account(reason),
             400 | 422 if OVERFLOWS.iter().any(|phrase| words.contains(phrase)) => LlmError::Overflow(reason),
-            400 | 422 => match refused_parameter(field("param"), words) {
-                Some(name) => LlmError::RefusedParameter { name: name.to_owned(), reason },
+            400 | 422 => match self.refused_parameter(field("param"), words) {
+                Some(name) => LlmError::RefusedParameter { name, reason },
                 None => LlmError::Permanent(reason),
             },
             _ => LlmError::Permanent(reason),
         }
     }
-}
 
-/// The optional parameter that an error names: in its field, else as the first such word of its text.
-fn refused_parameter(param: &str, words: &str) -> Option<&'static str> {
-    let optional = |word: &str| OPTIONAL.into_iter().find(|name| *name == word);
-    if !param.is_empty() {
-        return optional(param);
+    /// The optional parameter that an error names: in its field, else as the first such word of its text. One that we
+    /// did not send is advice, and `stream` is too usual a word.
+    fn refused_parameter(&self, param: &str, words: &str) -> Option<&'static str> {
+        let sent =
+            |word: &str| OPTIONAL.into_iter().find(|name| *name == word && self.sent.get(name).is_some());
+        if let Some((_, param)) = param.rsplit_once('.').or((!param.is_empty()).then_some(("", param))) {
+            return sent(param);
+        }
+        words
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .filter(|word| *word != "stream")
+            .find_map(sent)
     }
-    words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').find_map(optional)
 }
 
 /// The text of an error object, in the shapes that are about.
@@ -130,20 +157,33 @@ fn one_line(text: &str) -> String {
     }
 }
 
+/// The wait that Google asks for inside its error: `"retryDelay": "34.07s"`.
+fn retry_delay(error: &Value) -> Option<Duration> {
+    let details = error.get("details")?.as_array()?;
+    let delay = details.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?;
+    wait(delay.strip_suffix('s')?.parse().ok()?)
+}
+
+/// Not-a-number, negative and endless times are no times.
+fn wait(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds).ok().map(|wait| wait.min(MAX_RETRY_AFTER))
+}
+
 /// How long the provider asks us to wait: `retry-after-ms`, else `retry-after` in seconds. Dates are passed over.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let seconds = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"))?;
-    // Not-a-number, negative and endless times are no times.
-    Duration::try_from_secs_f64(seconds).ok().map(|wait| wait.min(MAX_RETRY_AFTER))
+    wait(number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"))?)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn error(status: u16, body: &str) -> LlmError {
-        Refusal { status, retry_after: None, body: body.as_bytes() }.into_error(None)
+        let sent = json!({"temperature": 0, "max_tokens": 9, "seed": 1, "stream": true});
+        Refusal { status, retry_after: None, body: body.as_bytes(), sent: &sent }.into_error(None)
     }
 
     #[test]
@@ -210,7 +250,8 @@ mod tests {
         let key = Secret::new("sk-test-SEKRIT".to_owned());
         for padding in 0..MAX_REASON_CHARS {
             let body = format!(r#"{{"error":{{"message":"{}Bearer sk-test-SEKRIT"}}}}"#, "x".repeat(padding));
-            let refusal = Refusal { status: 401, retry_after: None, body: body.as_bytes() };
+            let refusal =
+                Refusal { status: 401, retry_after: None, body: body.as_bytes(), sent: &Value::Null };
             assert!(!refusal.into_error(Some(&key)).to_string().contains("sk-t"), "padding {padding}");
         }
     }

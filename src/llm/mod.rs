@@ -3,11 +3,16 @@
 //! The real thing is [`openai::OpenAi`], chat completions over HTTP for every provider of the [`catalogue`].
 
 pub mod catalogue;
+mod exchange;
 mod failure;
+pub mod fallback;
 pub mod openai;
+mod read;
 #[cfg(feature = "local")]
 pub mod scripted;
-mod wire;
+mod sse;
+mod stream;
+mod write;
 
 use std::time::Duration;
 
@@ -18,10 +23,11 @@ use crate::chat::{ChatAnswer, ChatRequest};
 
 /// Why a model did not answer, by who must act. Decided once, from status and body, in [`openai`].
 ///
-/// No variant carries a key, a prompt or a whole body: texts are the provider's own error message, cut to a line.
+/// No variant carries a key, a prompt or a whole body: texts are the provider's own error message, cut to a line. What
+/// the same model can still do about it was done before the error is returned: see [`Llm::complete`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LlmError {
-    /// It may work later: rate limits, 5xx, broken connections, time.
+    /// It may work later: rate limits, 5xx, broken connections, time. The chain goes on; its last entry may wait.
     #[error("the model is unavailable for now: {reason}")]
     Transient {
         /// What happened.
@@ -29,24 +35,33 @@ pub enum LlmError {
         /// How long the provider asks us to wait.
         retry_after: Option<Duration>,
     },
-    /// The request is larger than the model's window.
+    /// The answer broke off after its first words or calls: a connection lost, a stream that fell silent, time. The
+    /// chain goes on; what came is there for who finds nobody to answer better.
+    #[error("the model's answer broke off: {reason}")]
+    Interrupted {
+        /// What happened.
+        reason: String,
+        /// What came. Its last call may be cut off.
+        partial: Box<ChatAnswer>,
+    },
+    /// The request is larger than the model's window. The loop makes the history smaller and asks again.
     #[error("the request does not fit the model's context window: {0}")]
     Overflow(String),
-    /// The model does not know a parameter.
+    /// The model does not take a parameter, and asking without it was of no use. The chain goes on.
     #[error("the model refused the parameter {name}: {reason}")]
     RefusedParameter {
         /// The parameter's name on the wire.
-        name: String,
+        name: &'static str,
         /// The provider's words.
         reason: String,
     },
-    /// The key is wrong or there is no money: the operator must act.
+    /// The key is wrong or there is no money: the operator must act. The chain goes on.
     #[error("the provider refused the key or the account: {0}")]
     Account(String),
-    /// A 200 that cannot be read as an answer.
+    /// A 200 that cannot be read as an answer, twice. The chain goes on.
     #[error("the model's answer cannot be read: {0}")]
     Unreadable(String),
-    /// The request will never work.
+    /// This request will never work with this model. The chain goes on.
     #[error("the provider refused the request: {0}")]
     Permanent(String),
 }
@@ -57,6 +72,7 @@ impl LlmError {
     pub fn told(&self) -> &'static str {
         match self {
             Self::Transient { .. } => "the model is unavailable for now",
+            Self::Interrupted { .. } => "the model's answer broke off",
             Self::Overflow(_) => "the conversation does not fit the model's context window",
             Self::RefusedParameter { .. } => "the model refused a parameter of the request",
             Self::Account(_) => "the model's provider refused the key or the account",
@@ -68,16 +84,21 @@ impl LlmError {
     /// Whether the same request may work later.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Transient { .. } | Self::Unreadable(_))
+        matches!(self, Self::Transient { .. } | Self::Interrupted { .. } | Self::Unreadable(_))
     }
 }
 
 /// The port.
 #[async_trait]
 pub trait Llm: Send + Sync {
-    /// Asks the model, until `until`.
+    /// Asks this one model, until `until`. Whom to ask instead, and when to ask again later, is the caller's affair.
+    ///
+    /// What concerns this model alone happens inside (design §6.8): a parameter that it refuses is spelled otherwise or
+    /// left out, once each, and so from then on; a connection that ended before any byte is opened again; a 52x and a
+    /// 200 that cannot be read are asked again once.
     ///
     /// # Errors
-    /// See [`LlmError`]; the time being up is [`LlmError::Transient`].
+    /// See [`LlmError`]; the time being up is [`LlmError::Transient`], or [`LlmError::Interrupted`] where something
+    /// had come by then.
     async fn complete(&self, request: &ChatRequest<'_>, until: Instant) -> Result<ChatAnswer, LlmError>;
 }

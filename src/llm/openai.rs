@@ -1,33 +1,31 @@
 //! The real [`Llm`]: OpenAI chat completions over HTTP, for every provider of the catalogue.
 //!
-//! One request, one answer, not streamed. Which model to ask instead, and when to ask again, is the caller's affair.
-//! See <https://platform.openai.com/docs/api-reference/chat>.
+//! Asks one model, and does what concerns that model alone. Which one to ask instead, and when to ask again later, is
+//! the caller's affair. See <https://platform.openai.com/docs/api-reference/chat>.
 
-use std::error::Error;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use reqwest::{Client, RequestBuilder, Response};
+use reqwest::Client;
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::catalogue::{Model, ModelId, Providers};
-use super::failure::{Refusal, retry_after};
-use super::{Llm, LlmError, wire};
+use super::exchange::Exchange;
+use super::write::{Refused, write_request};
+use super::{Llm, LlmError};
 use crate::chat::{ChatAnswer, ChatRequest};
 use crate::credentials::Credentials;
-
-/// The largest answer that is read.
-const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
-
-/// The largest error that is read; what is behind it is of no use.
-const MAX_ERROR_BYTES: usize = 64 * 1024;
+use crate::secret::Secret;
 
 /// Asks providers over one shared HTTP client.
 #[derive(Debug, Clone)]
 pub struct OpenAi {
     client: Client,
     credentials: Arc<Credentials>,
+    /// What models refused, for as long as the process lives: the next request does without.
+    refused: Arc<Mutex<BTreeMap<String, Refused>>>,
 }
 
 impl OpenAi {
@@ -40,125 +38,68 @@ impl OpenAi {
     /// The same, with keys that may change.
     #[must_use]
     pub fn with_credentials(client: Client, credentials: Arc<Credentials>) -> Self {
-        Self { client, credentials }
+        Self { client, credentials, refused: Arc::default() }
     }
 
-    /// Asks once more where the provider refused a key that is not the newest.
-    async fn ask_with_newest_key(
+    /// Asks until nothing is left that the same model may do about a failure. Each of it is done once, each parameter
+    /// counting for itself, so this ends.
+    async fn ask(
         &self,
         id: &ModelId,
         request: &ChatRequest<'_>,
+        until: Instant,
     ) -> Result<ChatAnswer, LlmError> {
-        let model = self.credentials.model(id).map_err(LlmError::Account)?;
-        let refusal = match self.ask(&model, request).await {
-            Err(LlmError::Account(refusal)) => refusal,
-            answer => return answer,
-        };
-        match self.credentials.renewed(id, model.provider.key.as_ref()).await {
-            Some(model) => self.ask(&model, request).await,
-            None => Err(LlmError::Account(refusal)),
+        let mut model = self.credentials.model(id).map_err(LlmError::Account)?;
+        let (mut is_renewed, mut had_hiccup) = (false, false);
+        loop {
+            let body = write_request(request, &model, &self.refused_by(&model));
+            let failed = match (Exchange { model: &model, body: &body, until }).run(&self.client).await {
+                Ok(answer) => return Ok(answer),
+                Err(failed) => failed,
+            };
+            tracing::debug!(model = %model.id(), error = %failed.error, "the model did not answer this request");
+            match &failed.error {
+                LlmError::RefusedParameter { name, .. } if self.remember(&model, name) => {}
+                LlmError::Account(_) if !is_renewed => {
+                    is_renewed = true;
+                    let renewed = self.renewed(id, model.provider.key.as_ref(), until).await;
+                    model = renewed.ok_or(failed.error)?;
+                }
+                _ if failed.is_hiccup() && !had_hiccup => had_hiccup = true,
+                _ => return Err(failed.error),
+            }
         }
     }
 
-    async fn ask(&self, model: &Model, request: &ChatRequest<'_>) -> Result<ChatAnswer, LlmError> {
-        let key = model.provider.key.as_ref();
-        let body = body(request, model);
-        let mut post = self.client.post(format!("{}/chat/completions", model.provider.base_url)).json(&body);
-        if let Some(key) = key {
-            post = post.bearer_auth(key.expose());
-        }
-        let response = send(post).await.map_err(|error| lost(&error))?;
+    /// The model with a newer key than the one that was refused.
+    async fn renewed(&self, id: &ModelId, refused: Option<&Secret>, until: Instant) -> Option<Model> {
+        timeout_at(until, self.credentials.renewed(id, refused)).await.ok().flatten()
+    }
 
-        let status = response.status().as_u16();
-        let retry_after = retry_after(response.headers());
-        if !response.status().is_success() {
-            let body = read_body(response, MAX_ERROR_BYTES).await.unwrap_or_else(|(read, _)| read);
-            return Err(Refusal { status, retry_after, body: &body }.into_error(key));
-        }
-        let body = read_body(response, MAX_ANSWER_BYTES).await.map_err(|(_, error)| error)?;
-        let json = wire::parse(&body)?;
-        if let Some(error) = wire::error_in(&json) {
-            return Err(Refusal { status: inner_status(error), retry_after, body: &body }.into_error(key));
-        }
-        wire::read_answer(&json, &model.id())
+    fn refused_by(&self, model: &Model) -> Refused {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.get(&model.id()).cloned().unwrap_or_default()
+    }
+
+    /// Whether that is news.
+    fn remember(&self, model: &Model, parameter: &'static str) -> bool {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.entry(model.id()).or_default().insert(parameter)
     }
 }
 
-/// The body that `model` is sent for a request.
+/// The body that `model` is sent for a request, as long as it has refused nothing.
 #[must_use]
 pub fn body(request: &ChatRequest<'_>, model: &Model) -> Value {
-    wire::write_request(request, &model.name, model.provider.token_limit)
+    write_request(request, model, &Refused::new())
 }
 
 #[async_trait]
 impl Llm for OpenAi {
     async fn complete(&self, request: &ChatRequest<'_>, until: Instant) -> Result<ChatAnswer, LlmError> {
         let id = request.model.parse().map_err(|error| LlmError::Permanent(format!("{error}")))?;
-        let answer = tokio::time::timeout_at(until, self.ask_with_newest_key(&id, request)).await;
-        answer.unwrap_or_else(|_| Err(transient("it did not answer in the time there was")))
+        self.ask(&id, request, until).await
     }
-}
-
-/// Sends it once more where the connection ended before the head of an answer: a pooled one may have died while the
-/// sandbox was frozen, and nobody knows before a request is written to it.
-async fn send(post: RequestBuilder) -> reqwest::Result<Response> {
-    let again = post.try_clone();
-    match (post.send().await, again) {
-        (Err(error), Some(again)) if connection_ended(&error) => again.send().await,
-        (sent, _) => sent,
-    }
-}
-
-/// Whether an open connection was closed or reset. A server that cannot be reached, takes too long or answers garbage is
-/// another matter.
-fn connection_ended(error: &reqwest::Error) -> bool {
-    let sources = std::iter::successors(error.source(), |error| (*error).source());
-    let mut of_connection = sources.filter_map(|error| error.downcast_ref::<hyper::Error>());
-    !error.is_connect()
-        && !error.is_timeout()
-        && of_connection.next().is_some_and(|error| !error.is_parse() && !error.is_user())
-}
-
-/// The body, up to `max` bytes.
-///
-/// # Errors
-/// What was read, and why there is not more.
-async fn read_body(mut response: Response, max: usize) -> Result<Vec<u8>, (Vec<u8>, LlmError)> {
-    let mut body = Vec::new();
-    loop {
-        match response.chunk().await {
-            Ok(None) => return Ok(body),
-            Ok(Some(chunk)) if body.len().saturating_add(chunk.len()) <= max => {
-                body.extend_from_slice(&chunk)
-            }
-            Ok(Some(_)) => {
-                return Err((body, LlmError::Unreadable(format!("it is longer than {max} bytes"))));
-            }
-            Err(error) => return Err((body, lost(&error))),
-        }
-    }
-}
-
-/// The status that an error inside a 200 names; without one it is the provider's trouble.
-fn inner_status(error: &Value) -> u16 {
-    let code = error.get("code").or_else(|| error.get("status"));
-    let number = code.and_then(|code| code.as_u64().or_else(|| code.as_str()?.parse().ok()));
-    number.and_then(|n| u16::try_from(n).ok()).filter(|n| (400..=599).contains(n)).unwrap_or(502)
-}
-
-/// The connection failed. The error's own text is not used: it holds the URL.
-fn lost(error: &reqwest::Error) -> LlmError {
-    transient(if error.is_connect() {
-        "no connection to the provider"
-    } else if error.is_timeout() {
-        "the provider took too long"
-    } else {
-        "the connection to the provider broke"
-    })
-}
-
-fn transient(reason: &str) -> LlmError {
-    LlmError::Transient { reason: reason.to_owned(), retry_after: None }
 }
 
 #[cfg(test)]

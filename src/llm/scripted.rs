@@ -1,9 +1,9 @@
 //! A **scripted** model: it answers from rules and understands nothing. For the demo without a key, and for tests.
 //!
-//! It is a server on loopback that speaks OpenAI chat completions, so whoever talks to it uses the real client. It is
-//! as strict as the strictest provider: a history whose calls and results do not pair, an empty message, a repeated
-//! id or a malformed schema is answered with a 400 that says what is wrong. Where it stands in for a model, it says so:
-//! each answer of [`demo`] begins with [`LABEL`].
+//! It is a server on loopback that speaks OpenAI chat completions, streamed where it is asked to, so whoever talks to
+//! it uses the real client. It is as strict as the strictest provider: [`strict::check`] answers what one of them would
+//! refuse with a 400 that says what is wrong. It misbehaves as its script wants: see [`Answer`]. Where it stands in for
+//! a model, it says so: each answer of [`demo`] begins with [`LABEL`].
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -21,9 +21,11 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 mod demo;
-mod strict;
+mod reply;
+pub mod strict;
 
 pub use demo::{LABEL, demo};
+pub use reply::Reply;
 
 /// A request that passed the checks.
 #[derive(Debug, Clone)]
@@ -77,6 +79,8 @@ pub enum Answer {
     Calls(Vec<(String, Value)>),
     /// A body of 200 as it stands: garbage, or a message in an odd shape.
     Body(String),
+    /// Anything that HTTP can carry, in its pieces, and perhaps cut.
+    Raw(Reply),
     /// A refusal: the status, headers, and the body.
     Refusal(u16, Vec<(String, String)>, String),
     /// No answer, until the client gives up.
@@ -186,52 +190,26 @@ async fn answer(asked: &Asked, mut answer: Answer) -> Response {
         tokio::time::sleep(wait).await;
         answer = *then;
     }
-    let json = [(header::CONTENT_TYPE, "application/json")];
-    match answer {
-        Answer::Text(text) => (json, completion(asked, json!({"content": text}), "stop")).into_response(),
+    let reply = match answer {
+        Answer::Text(text) => reply::completion(asked, json!({"content": text}), "stop"),
         Answer::Calls(calls) => {
             let call = |(index, (name, arguments)): (usize, (String, Value))| {
                 json!({"id": format!("scripted_{}_{index}", asked.number), "type": "function",
                     "function": {"name": name, "arguments": arguments.to_string()}})
             };
             let calls: Value = calls.into_iter().enumerate().map(call).collect();
-            let message = json!({"content": null, "tool_calls": calls});
-            (json, completion(asked, message, "tool_calls")).into_response()
+            reply::completion(asked, json!({"content": null, "tool_calls": calls}), "tool_calls")
         }
-        Answer::Body(body) => (json, body).into_response(),
-        Answer::Refusal(status, headers, body) => {
-            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            let mut response = (status, body).into_response();
-            for (name, value) in headers {
-                if let (Ok(name), Ok(value)) = (header::HeaderName::try_from(name), value.parse()) {
-                    response.headers_mut().insert(name, value);
-                }
-            }
-            response
-        }
+        Answer::Body(body) => Reply::json(body),
+        Answer::Raw(reply) => reply,
+        Answer::Refusal(status, headers, body) => Reply { status, headers, ..Reply::json(body) },
         // `After` was taken off above.
         Answer::Hang | Answer::After(..) => std::future::pending().await,
-    }
-}
-
-fn completion(asked: &Asked, mut message: Value, finish_reason: &str) -> String {
-    if let Some(message) = message.as_object_mut() {
-        message.insert("role".to_owned(), "assistant".into());
-    }
-    // Rough, but the same for the same input.
-    let tokens = |value: &Value| value.to_string().len() / 4;
-    let usage = json!({"prompt_tokens": tokens(&asked.body), "completion_tokens": tokens(&message)});
-    json!({
-        "id": format!("scripted-{}", asked.number),
-        "object": "chat.completion",
-        "model": asked.body.get("model"),
-        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
-        "usage": usage,
-    })
-    .to_string()
+    };
+    reply.into_response()
 }
 
 fn error(status: StatusCode, message: &str) -> Response {
     let body = json!({"error": {"message": message, "type": "invalid_request_error"}});
-    (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+    Reply { status: status.as_u16(), ..Reply::json(body.to_string()) }.into_response()
 }

@@ -18,10 +18,14 @@ pub(super) fn split(text: &str, max_bytes: usize) -> impl Iterator<Item = String
             if rest.is_empty() {
                 return None;
             }
-            let opening = open.filter(|_| is_roomy).map(|fence| format!("{}\n", fence.line)).unwrap_or_default();
+            let opening =
+                open.filter(|_| is_roomy).map(|fence| format!("{}\n", fence.line)).unwrap_or_default();
             let room = max_bytes.saturating_sub(opening.len());
             let mut len = cut_at(rest, room);
-            if is_roomy && len < rest.len() && fence_after(open, rest.get(..len).unwrap_or_default()).is_some() {
+            if is_roomy
+                && len < rest.len()
+                && fence_after(open, rest.get(..len).unwrap_or_default()).is_some()
+            {
                 len = cut_at(rest, room.saturating_sub(MAX_FENCE_BYTES));
             }
             let (part, more) = rest.split_at_checked(len).unwrap_or((rest, ""));
@@ -53,7 +57,10 @@ fn cut_at(text: &str, max_bytes: usize) -> usize {
         // A cut in the first half would leave a scrap.
         .find(|at| *at > most / 2);
     let at_cluster = || {
-        text.grapheme_indices(true).map(|(at, cluster)| at + cluster.len()).take_while(|end| *end <= most).last()
+        text.grapheme_indices(true)
+            .map(|(at, cluster)| at + cluster.len())
+            .take_while(|end| *end <= most)
+            .last()
     };
     let first = || text.chars().next().map_or(text.len(), char::len_utf8);
     at_mark.or_else(at_cluster).or(Some(most)).filter(|at| *at > 0).unwrap_or_else(first)

@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use serde::Serialize;
+use serde_json::json;
+use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
-use crate::chat::{ChatAnswer, ChatRequest, ToolCall};
+use crate::chat::ToolCall;
 use crate::clock::{Deadline, Stopwatch};
 use crate::context::Context;
 use crate::error::Error;
-use crate::llm::LlmError;
-use crate::llm::catalogue::Chain;
+use crate::llm::fallback::Fallback;
 use crate::load;
 use crate::record::Claim;
 use crate::relay::Target;
-use crate::run::journal::{Journal, fit};
+use crate::run::journal::Journal;
+use crate::run::ledger::Ledger;
 use crate::run::publisher::{CallPublisher, Versions};
 use crate::run::{Run, Step, ToolResult};
 use crate::snapshots::Recorder;
@@ -26,6 +28,9 @@ use crate::trigger::Trigger;
 
 /// How long one tool call may take.
 pub const TOOL_SLICE: Duration = Duration::from_secs(10);
+
+/// How much longer a tool is waited for that does not mind its time.
+const TOOL_GRACE: Duration = Duration::from_millis(500);
 
 /// Takes a run from its context to its final text. The record learns what took part.
 ///
@@ -42,35 +47,41 @@ pub async fn drive(
 ) -> Result<String, Error> {
     claim.record.skills =
         context.skills.iter().map(|skill| (skill.coordinate.to_string(), skill.event_id)).collect();
-    let chain = Chain::lenient(&context.model_chain, &app.config.llm);
-    let model = app.config.providers.first_usable(&chain).map_err(|error| {
+    let chain = app.config.providers.chain(&context.model_chain, &app.config.llm);
+    let first = app.config.providers.first_usable(&chain).map_err(|error| {
         tracing::warn!(%error, "no model can be asked");
         Error::NoAnswer { reason: "no model that the skill asks for can be used", transient: false }
     })?;
     let snapshots = Recorder::new(app, trigger, &claim.record.run_id, &context);
-    let mut run = Run::new(context.messages, context.tools, context.params, model.id(), context.max_turns);
+    let usable = chain.entries().iter().filter_map(|id| app.config.providers.model(id).ok());
+    let fallback = Fallback::new(usable.map(|model| model.id()));
+    let mut run = Run::new(context.messages, context.tools, context.params, first.id(), context.max_turns);
 
-    let read_targets = load::read_targets(app, state);
-    let driver = Driver {
+    let attempts = std::mem::take(&mut claim.record.attempts);
+    let mut driver = Driver {
         app,
         trigger,
         state,
         claim: &*claim,
         journal,
-        read_targets,
+        read_targets: load::read_targets(app, state),
         deadline,
         versions: Versions::default(),
+        fallback,
+        ledger: Ledger::new(&app.config.providers, attempts),
         snapshots,
     };
     let (mut model_ms, mut tools_ms) = (0, 0);
     let result = driver.to_the_end(&mut run, &mut model_ms, &mut tools_ms).await;
 
-    claim.record.note_step("model", model_ms);
-    claim.record.note_step("tools", tools_ms);
-    claim.record.model = Some(run.model_used().to_owned());
-    claim.record.turns = u32::try_from(run.turns().len()).unwrap_or(u32::MAX);
-    claim.record.usage = run.usage();
-    claim.record.tool_calls =
+    let (attempts, usage, cost_micro_usd) = driver.ledger.into_sums();
+    let record = &mut claim.record;
+    record.note_step("model", model_ms);
+    record.note_step("tools", tools_ms);
+    record.model = Some(run.model_used().to_owned());
+    record.turns = u32::try_from(run.turns().len()).unwrap_or(u32::MAX);
+    (record.attempts, record.usage, record.cost_micro_usd) = (attempts, usage, cost_micro_usd);
+    record.tool_calls =
         run.turns().iter().flat_map(|turn| &turn.tool_calls).map(|call| call.name.clone()).collect();
     result
 }
@@ -81,37 +92,31 @@ pub(super) struct Driver<'a> {
     trigger: &'a Trigger,
     pub(super) state: &'a AgentState,
     claim: &'a Claim,
-    journal: Journal,
+    pub(super) journal: Journal,
     pub(super) read_targets: Vec<Target>,
     pub(super) deadline: Deadline,
     pub(super) versions: Versions,
-    snapshots: Recorder<'a>,
+    pub(super) fallback: Fallback,
+    pub(super) ledger: Ledger<'a>,
+    pub(super) snapshots: Recorder<'a>,
 }
 
 impl Driver<'_> {
     async fn to_the_end(
-        &self,
+        &mut self,
         run: &mut Run,
         model_ms: &mut u64,
         tools_ms: &mut u64,
     ) -> Result<String, Error> {
         let mut watch = Stopwatch::start();
         loop {
-            let turn = u32::try_from(run.turns().len()).unwrap_or(u32::MAX);
             match run.next() {
-                Step::CallModel(request) => {
-                    let answer = self.ask_model(turn.saturating_add(1), &request).await?;
-                    run.model_answered(answer);
+                Step::CallModel(_) => {
+                    self.ask_model(run).await?;
                     *model_ms = model_ms.saturating_add(watch.lap_ms());
                 }
                 Step::CallTools(calls) => {
-                    // By their place in the model's answer: which of its calls are run depends on the tools on offer.
-                    let place = |call: &ToolCall| {
-                        run.turns().last()?.tool_calls.iter().position(|recorded| recorded.id == call.id)
-                    };
-                    let placed = calls.iter().map(|call| (place(call).unwrap_or_default(), call));
-                    let results =
-                        try_join_all(placed.map(|(at, call)| self.call_tool(turn, at, call))).await?;
+                    let results = self.call_tools(run, &calls).await?;
                     run.tools_answered(results);
                     *tools_ms = tools_ms.saturating_add(watch.lap_ms());
                 }
@@ -121,28 +126,30 @@ impl Driver<'_> {
         }
     }
 
-    /// The model's answer, from the journal where an earlier attempt has heard it. A final answer needs no row: it is
-    /// saved as the reply right after.
-    async fn ask_model(&self, turn: u32, request: &ChatRequest<'_>) -> Result<ChatAnswer, Error> {
-        if let Some(answer) = self.journal.answer(turn) {
-            return Ok(answer.clone());
+    /// Side by side where all only read; in the model's order where one does more.
+    async fn call_tools(&self, run: &Run, calls: &[ToolCall]) -> Result<Vec<ToolResult>, Error> {
+        let turn = u32::try_from(run.turns().len()).unwrap_or(u32::MAX);
+        // By their place in the model's answer: which of its calls are run depends on the tools on offer.
+        let place = |call: &ToolCall| {
+            run.turns().last()?.tool_calls.iter().position(|recorded| recorded.id == call.id)
+        };
+        let placed = calls.iter().map(|call| (place(call).unwrap_or_default(), call));
+        if self.app.tools.only_read(calls) {
+            return try_join_all(placed.map(|(at, call)| self.call_tool(turn, at, call))).await;
         }
-        let (answer, ()) = tokio::join!(
-            self.app.llm.complete(request, self.deadline.work_until()),
-            self.snapshots.model_is_asked(turn, request.messages, self.deadline),
-        );
-        let answer = answer.map_err(model_error)?;
-        if answer.tool_calls.is_empty() {
-            return Ok(answer);
+        let mut results = Vec::new();
+        for (at, call) in placed {
+            results.push(self.call_tool(turn, at, call).await?);
         }
-        let answer = fit(answer)?;
-        self.append(Place::Answer(turn), &answer).await?;
-        Ok(answer)
+        Ok(results)
     }
 
     async fn call_tool(&self, turn: u32, index: usize, call: &ToolCall) -> Result<ToolResult, Error> {
         if let Some(result) = self.journal.result(turn, index) {
             return Ok(result.clone());
+        }
+        if Instant::now() >= self.deadline.work_until() {
+            return Err(Error::NoAnswer { reason: "the time for it was used up", transient: true });
         }
         let until = self.deadline.slice(TOOL_SLICE);
         let publisher = CallPublisher {
@@ -160,7 +167,17 @@ impl Driver<'_> {
             now: self.app.clock.now(),
             until,
         };
-        let content = self.app.tools.call(call, &context, self.trigger.tier, self.trigger.tainted).await?;
+        let result = self.app.tools.call(call, &context, self.trigger.tier, self.trigger.tainted);
+        let content = match timeout_at(until + TOOL_GRACE, result).await {
+            Ok(content) => content?,
+            Err(_) => {
+                let read = "it took too long; ask for less at a time";
+                let wrote =
+                    "it took too long; whether it took effect is not known: look before you try again";
+                let only_read = self.app.tools.only_read(std::slice::from_ref(call));
+                json!({"success": false, "error": if only_read { read } else { wrote }}).to_string()
+            }
+        };
         let result = ToolResult { call_id: call.id.clone(), content };
         self.append(Place::Result(turn, index), &result).await?;
         Ok(result)
@@ -172,15 +189,4 @@ impl Driver<'_> {
         let write = self.app.put_sealed(keys::journal(&record.run_id, place), value, record.expires_at)?;
         self.claim.append(self.app, vec![write]).await
     }
-}
-
-/// What a model's refusal means for the run. A provider may quote the prompt in its words, so they are for the eyes of who
-/// asks for them.
-fn model_error(error: LlmError) -> Error {
-    tracing::warn!(
-        reason = error.told(),
-        "the model did not answer; its provider's words are logged at level debug"
-    );
-    tracing::debug!(%error, "the model did not answer");
-    Error::NoAnswer { reason: error.told(), transient: error.is_transient() }
 }

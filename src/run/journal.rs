@@ -1,12 +1,14 @@
-//! The journal: what a run has learned so far, one small sealed row per model answer, tool result and published event,
-//! each written before the next step. A later attempt hears the same answers and sends the same events.
+//! The journal: what a run has learned so far, one small sealed row per model answer, compaction, tool result and
+//! published event, each written before the next step. A later attempt hears the same answers and sends the same events.
 
 use std::collections::BTreeMap;
 
 use nostr::prelude::Event;
+use serde::{Deserialize, Serialize};
 
 use crate::app::App;
-use crate::chat::{ChatAnswer, ToolCall};
+use crate::chat::{ChatAnswer, ToolCall, Usage};
+use crate::context::compaction::Compaction;
 use crate::error::Error;
 use crate::record::to_json;
 use crate::run::ToolResult;
@@ -23,8 +25,17 @@ const MAX_CALLS: usize = 64;
 #[derive(Debug, Default)]
 pub struct Journal {
     answers: BTreeMap<u32, ChatAnswer>,
+    compactions: BTreeMap<(u32, usize), Compacted>,
     results: BTreeMap<(u32, usize), ToolResult>,
     effects: BTreeMap<(u32, usize), Event>,
+}
+
+/// A compaction as it was carried out, and what its summary cost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Compacted {
+    pub(super) compaction: Compaction,
+    /// The model that was asked for a summary, and the tokens that it used.
+    pub(super) summarised_by: Option<(String, Usage)>,
 }
 
 impl Journal {
@@ -35,6 +46,9 @@ impl Journal {
     pub fn add(&mut self, app: &App, row: &Row) -> Result<(), Error> {
         match keys::journal_place(&row.key) {
             Some(keys::Place::Answer(turn)) => drop(self.answers.insert(turn, app.open_sealed(row)?)),
+            Some(keys::Place::Compaction(turn, index)) => {
+                drop(self.compactions.insert((turn, index), app.open_sealed(row)?));
+            }
             Some(keys::Place::Result(turn, index)) => {
                 drop(self.results.insert((turn, index), app.open_sealed(row)?));
             }
@@ -50,6 +64,11 @@ impl Journal {
     #[must_use]
     pub fn answer(&self, turn: u32) -> Option<&ChatAnswer> {
         self.answers.get(&turn)
+    }
+
+    /// A compaction in front of a turn's model call, counted from 0.
+    pub(super) fn compaction(&self, turn: u32, index: usize) -> Option<&Compacted> {
+        self.compactions.get(&(turn, index))
     }
 
     /// The result of a turn's tool call.

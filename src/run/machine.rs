@@ -3,32 +3,40 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
+use super::guards;
 use crate::chat::{
-    ChatAnswer, ChatRequest, FinishReason, Message, Params, ToolCall, ToolChoice, ToolSchema, Usage,
+    ArgumentsError, ChatAnswer, ChatRequest, FinishReason, Message, Params, ToolCall, ToolChoice, ToolSchema,
 };
+use crate::context::compaction::{Compaction, Log};
 
-/// The answer where the model's final text is empty.
+/// The answer where the model's final text is empty, twice.
 const EMPTY_TEXT: &str = "I have nothing to say to that: the model gave an empty answer. Please ask again.";
 
 /// The answer where the model still wants tools when no turn is left.
 const OUT_OF_TURNS: &str = "I used up all the steps I may take for one message and did not finish. Ask me to go on, or for a smaller part.";
 
-/// What names of tools contain that a function cannot have: it has no home.
-const NOT_ON_THIS_HOST: [&str; 5] = ["shell", "bash", "exec", "terminal", "file"];
+/// How often a run advises its model to send a shorter call.
+const MAX_CUT_OFFS: u32 = 2;
+
+/// How often a run asks again after an empty answer.
+const MAX_EMPTY: u32 = 1;
 
 /// A run as it stands. Equal inputs in equal order make an equal run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    messages: Vec<Message>,
+    log: Log,
     tools: Vec<ToolSchema>,
     params: Params,
     model: String,
-    model_used: Option<String>,
     max_turns: u32,
     turns: Vec<Turn>,
-    usage: Usage,
+    /// Answers with calls that were cut off.
+    cut_offs: u32,
+    /// Answers with neither calls nor text.
+    empty: u32,
+    /// The model cannot use tools, or has used up its turns: one last call is left.
+    tools_are_over: bool,
     state: State,
 }
 
@@ -72,8 +80,13 @@ pub struct RecordedCall {
 }
 
 impl RecordedCall {
-    fn call(&self) -> ToolCall {
-        ToolCall { id: self.id.clone(), name: self.name.clone(), arguments: self.arguments.clone() }
+    /// The call as the messages show it: see [`guards::presentable`].
+    pub(super) fn call(&self) -> ToolCall {
+        guards::presentable(ToolCall {
+            id: self.id.clone(),
+            name: self.name.clone(),
+            arguments: self.arguments.clone(),
+        })
     }
 }
 
@@ -119,14 +132,15 @@ impl Run {
         max_turns: u32,
     ) -> Self {
         Self {
-            messages,
+            log: Log::new(messages),
             tools,
             params,
             model,
-            model_used: None,
             max_turns: max_turns.max(1),
             turns: Vec::new(),
-            usage: Usage::default(),
+            cut_offs: 0,
+            empty: 0,
+            tools_are_over: false,
             state: State::Model,
         }
     }
@@ -137,7 +151,7 @@ impl Run {
         match &self.state {
             State::Model => Step::CallModel(ChatRequest {
                 model: &self.model,
-                messages: &self.messages,
+                messages: self.log.messages(),
                 tools: &self.tools,
                 tool_choice: if self.may_use_tools() { ToolChoice::Auto } else { ToolChoice::None },
                 params: &self.params,
@@ -158,24 +172,57 @@ impl Run {
             State::Tools => return self.fail("a model's answer came while tools were to be run"),
             State::Done { .. } | State::Failed { .. } => return,
         }
-        let may_use_tools = self.may_use_tools();
-        self.usage = self.usage.plus(answer.usage.unwrap_or_default());
-        self.model_used = Some(answer.model);
-        let turn = self.turn_number();
+        self.model = answer.model;
+        let text = answer.content.trim().to_owned();
         let wants_tools = !answer.tool_calls.is_empty();
-        let tool_calls =
-            if may_use_tools { self.take_up(turn, answer.tool_calls, &answer.finish_reason) } else { vec![] };
-        self.turns.push(Turn { turn, assistant: answer.content.clone(), tool_calls });
-        if wants_tools && may_use_tools {
-            self.state = State::Tools;
-            self.close_turn();
+        if wants_tools && self.may_use_tools() {
+            self.calls_came(text, answer.tool_calls, &answer.finish_reason);
         } else {
-            let text = match answer.content.trim() {
-                "" if wants_tools => OUT_OF_TURNS,
-                "" => EMPTY_TEXT,
-                text => text,
-            };
-            self.state = State::Done { text: text.to_owned() };
+            self.text_came(text, wants_tools);
+        }
+    }
+
+    /// Calls came in an answer that may have them.
+    fn calls_came(&mut self, assistant: String, calls: Vec<ToolCall>, finish: &FinishReason) {
+        let is_cut = |error: ArgumentsError| guards::is_cut_off(&error, finish);
+        if calls.iter().any(|call| call.parsed_arguments().is_err_and(is_cut)) {
+            if self.cut_offs >= MAX_CUT_OFFS {
+                // Advice has not helped. The answer is forgotten, and the next one must do without tools.
+                self.tools_are_over = true;
+                return self.push_turn(assistant, Vec::new());
+            }
+            self.cut_offs = self.cut_offs.saturating_add(1);
+        }
+        let calls = self.take_up(calls, finish);
+        self.push_turn(assistant, calls);
+        self.state = State::Tools;
+        self.close_turn();
+    }
+
+    /// A final text came, perhaps an empty one; an empty message is never stored.
+    fn text_came(&mut self, text: String, wants_tools: bool) {
+        self.push_turn(text.clone(), Vec::new());
+        if text.is_empty() && !wants_tools && self.empty < MAX_EMPTY {
+            self.empty = self.empty.saturating_add(1);
+            return;
+        }
+        let text = match text.as_str() {
+            "" if wants_tools => OUT_OF_TURNS,
+            "" => EMPTY_TEXT,
+            text => text,
+        };
+        self.state = State::Done { text: text.to_owned() };
+    }
+
+    fn push_turn(&mut self, assistant: String, tool_calls: Vec<RecordedCall>) {
+        self.turns.push(Turn { turn: self.turn_number(), assistant, tool_calls });
+    }
+
+    /// The messages become shorter: between two turns, never between a call and its results. At another time nothing
+    /// happens.
+    pub fn compact(&mut self, compaction: &Compaction) {
+        if self.state == State::Model {
+            self.log.compact(compaction);
         }
     }
 
@@ -207,7 +254,31 @@ impl Run {
     /// The messages so far: calls and results always paired.
     #[must_use]
     pub fn messages(&self) -> &[Message] {
-        &self.messages
+        self.log.messages()
+    }
+
+    /// The messages as compaction sees them.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Whether the run has come to an end.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Done { .. } | State::Failed { .. })
+    }
+
+    /// How the model is asked.
+    #[must_use]
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The tools on offer.
+    #[must_use]
+    pub fn tools(&self) -> &[ToolSchema] {
+        &self.tools
     }
 
     /// The turns so far, for the run's record.
@@ -216,20 +287,14 @@ impl Run {
         &self.turns
     }
 
-    /// The tokens of all answers.
-    #[must_use]
-    pub fn usage(&self) -> Usage {
-        self.usage
-    }
-
     /// `provider/model` that answered last; before the first answer, the one that is asked.
     #[must_use]
     pub fn model_used(&self) -> &str {
-        self.model_used.as_deref().unwrap_or(&self.model)
+        &self.model
     }
 
     fn may_use_tools(&self) -> bool {
-        self.turns.len() < usize::try_from(self.max_turns).unwrap_or(usize::MAX)
+        !self.tools_are_over && self.turns.len() < usize::try_from(self.max_turns).unwrap_or(usize::MAX)
     }
 
     fn turn_number(&self) -> u32 {
@@ -241,48 +306,42 @@ impl Run {
     }
 
     /// The calls with ids of their own; those that cannot be run have their result already.
-    fn take_up(&self, turn: u32, calls: Vec<ToolCall>, finish: &FinishReason) -> Vec<RecordedCall> {
-        let mut used: HashSet<String> =
-            self.messages.iter().flat_map(|m| &m.tool_calls).map(|call| call.id.clone()).collect();
-        let mut recorded = Vec::new();
-        for (index, call) in calls.into_iter().enumerate() {
-            let mut id = call.id;
-            if id.is_empty() || used.contains(&id) {
-                id = format!("call_{turn}_{index}");
+    fn take_up(&self, calls: Vec<ToolCall>, finish: &FinishReason) -> Vec<RecordedCall> {
+        let turn = self.turn_number();
+        let earlier = self.turns.iter().flat_map(|turn| &turn.tool_calls).map(|call| call.id.clone());
+        let mut used: HashSet<String> = self
+            .messages()
+            .iter()
+            .flat_map(|m| &m.tool_calls)
+            .map(|call| call.id.clone())
+            .chain(earlier)
+            .collect();
+        let mut recorded: Vec<RecordedCall> = Vec::new();
+        for (index, mut call) in calls.into_iter().enumerate() {
+            if call.id.is_empty() || used.contains(&call.id) {
+                call.id = format!("call_{turn}_{index}");
             }
             // A provider may have used our own spelling.
-            while !used.insert(id.clone()) {
-                id.push('_');
+            while !used.insert(call.id.clone()) {
+                call.id.push('_');
             }
-            let result = self.objection(&call.name, &call.arguments, finish);
-            let result = result.map(|error| json!({"success": false, "error": error}).to_string());
-            recorded.push(RecordedCall { id, name: call.name, arguments: call.arguments, result });
+            if let Some(name) = guards::known_name(&call.name, &self.tools) {
+                call.name = name.to_owned();
+            }
+            let result = self.objection(&call, finish, &recorded);
+            recorded.push(RecordedCall { id: call.id, name: call.name, arguments: call.arguments, result });
         }
         recorded
     }
 
-    /// Why a call cannot be run, in words that the model can act on.
-    fn objection(&self, name: &str, arguments: &str, finish: &FinishReason) -> Option<String> {
-        if !self.tools.iter().any(|tool| tool.name == name) {
-            return Some(self.no_such_tool(name));
+    /// The result of a call that cannot be run. `batch` are the calls in front of it.
+    fn objection(&self, call: &ToolCall, finish: &FinishReason, batch: &[RecordedCall]) -> Option<String> {
+        if !self.tools.iter().any(|tool| tool.name == call.name) {
+            return Some(guards::no_such_tool(&call.name, &self.tools));
         }
-        let error = serde_json::from_str::<Map<String, Value>>(arguments).err()?;
-        Some(if error.is_eof() || *finish == FinishReason::Length {
-            "invalid JSON arguments: they were cut off; send a shorter call".to_owned()
-        } else {
-            format!("invalid JSON arguments: {error}; send one JSON object")
-        })
-    }
-
-    fn no_such_tool(&self, name: &str) -> String {
-        let name = name.to_lowercase();
-        if name.split(|c: char| !c.is_alphanumeric()).any(|word| NOT_ON_THIS_HOST.contains(&word)) {
-            return "not available on this host: there is no shell and there are no local files".to_owned();
-        }
-        let names: Vec<&str> = self.tools.iter().map(|tool| tool.name.as_str()).collect();
-        match names.as_slice() {
-            [] => "no tool is available in this run; answer without tools".to_owned(),
-            names => format!("this run has no such tool; available: {}", names.join(", ")),
+        match call.parsed_arguments() {
+            Err(error) => Some(guards::bad_arguments(&error, finish)),
+            Ok(arguments) => guards::repeated(&call.name, &arguments, &self.turns, batch, self.messages()),
         }
     }
 
@@ -293,11 +352,12 @@ impl Run {
         }
         let Some(turn) = self.turns.last() else { return };
         let calls = turn.tool_calls.iter().map(RecordedCall::call).collect();
-        self.messages.push(Message::assistant(turn.assistant.clone(), calls));
-        for call in &turn.tool_calls {
-            self.messages
-                .push(Message::tool_result(call.id.clone(), call.result.clone().unwrap_or_default()));
-        }
+        let results = turn
+            .tool_calls
+            .iter()
+            .map(|call| Message::tool_result(call.id.clone(), call.result.clone().unwrap_or_default()));
+        let batch = std::iter::once(Message::assistant(turn.assistant.clone(), calls)).chain(results);
+        self.log.push_batch(batch);
         self.state = State::Model;
     }
 }

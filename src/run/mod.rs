@@ -43,8 +43,11 @@
 //! ```
 
 pub mod driver;
+mod guards;
 pub mod journal;
+mod ledger;
 mod machine;
+mod model;
 mod publisher;
 
 pub use machine::{RecordedCall, Run, Step, ToolResult, Turn};

@@ -168,7 +168,9 @@ pub(crate) fn name(d: &str) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use nostr::prelude::{EventBuilder, FinalizeEvent, Kind, Tag, Timestamp, nip44};
+    use nostr::prelude::{EventBuilder, FinalizeEvent, Kind, Signature, Tag, Timestamp, nip44};
+
+    use sha2::Digest;
 
     use super::*;
     use crate::trigger::Tier;
@@ -183,6 +185,21 @@ pub(crate) mod tests {
             .custom_created_at(Timestamp::from(1_803_902_400))
             .finalize(&keys(author))
             .unwrap()
+    }
+
+    /// As [`signed`], but with no signature and a made-up id: for states of thousands of events, which are believed.
+    pub(crate) fn unsigned(author: u8, kind: Kind, tags: &[&[&str]], content: &str) -> Event {
+        let hash = sha2::Sha256::digest(format!("{author} {kind} {tags:?} {content}"));
+        let tags = tags.iter().filter_map(|tag| Tag::parse(tag.iter().copied()).ok());
+        Event::new(
+            EventId::from_byte_array(hash.into()),
+            keys(author).public_key(),
+            Timestamp::from(1_803_902_400),
+            kind,
+            tags,
+            content,
+            Signature::from_byte_array([0; 64]),
+        )
     }
 
     fn parse(event: &Event) -> (Skill, Vec<String>) {

@@ -5,6 +5,7 @@
 //! | `RUN#<run id>` | `RECORD` | the run's record, which is also the trigger's claim |
 //! | `RUN#<run id>` | `TRIGGER` | the trigger, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#A` | the journal: a model's answer, sealed |
+//! | `RUN#<run id>` | `TURN#<turn>#C#<number>` | the journal: a compaction in front of that turn's model call, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#R#<call>` | the journal: one tool's result, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#E#<call>` | the event that a tool publishes, sealed |
 //! | `RUN#<run id>` | `REPLY#<part>` | one signed part of the reply, sealed |
@@ -45,6 +46,8 @@ pub fn trigger(run_id: &str) -> Key {
 pub enum Place {
     /// The answer to a turn's model call.
     Answer(u32),
+    /// A compaction in front of a turn's model call, counted from 0.
+    Compaction(u32, usize),
     /// The result of a call.
     Result(u32, usize),
     /// The event that a call publishes.
@@ -56,6 +59,7 @@ pub enum Place {
 pub fn journal(run_id: &str, place: Place) -> Key {
     let sort = match place {
         Place::Answer(turn) => format!("TURN#{turn:04}#A"),
+        Place::Compaction(turn, index) => format!("TURN#{turn:04}#C#{index:03}"),
         Place::Result(turn, index) => format!("TURN#{turn:04}#R#{index:03}"),
         Place::Effect(turn, index) => format!("TURN#{turn:04}#E#{index:03}"),
     };
@@ -69,6 +73,7 @@ pub fn journal_place(key: &Key) -> Option<Place> {
     let turn = parts.next()?.parse().ok()?;
     match (parts.next()?, parts.next()) {
         ("A", None) => Some(Place::Answer(turn)),
+        ("C", Some(index)) => Some(Place::Compaction(turn, index.parse().ok()?)),
         ("R", Some(index)) => Some(Place::Result(turn, index.parse().ok()?)),
         ("E", Some(index)) => Some(Place::Effect(turn, index.parse().ok()?)),
         _ => None,

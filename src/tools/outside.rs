@@ -55,7 +55,11 @@ mod tests {
     fn a_head_ends_between_characters() {
         assert_eq!((head("aüb", 2), head("aüb", 3), head("aüb", 99)), ("a", "aü", "aüb"));
         for max in [1, 40, 200, 4000, 16_000] {
-            for text in ["a".repeat(max - 1) + &"🦀".repeat(10), "é".repeat(max), "a".to_owned() + &"\u{301}".repeat(max)] {
+            for text in [
+                "a".repeat(max - 1) + &"🦀".repeat(10),
+                "é".repeat(max),
+                "a".to_owned() + &"\u{301}".repeat(max),
+            ] {
                 let shown = head(&text, max);
                 assert!(shown.len() <= max && shown.len() + 4 > max && text.starts_with(shown), "{max}");
             }

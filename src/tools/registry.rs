@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::outside::{clean, clean_value, head};
+use super::outside::{clean, clean_value};
 use super::{Class, Tool, ToolContext, ToolError};
 use super::{agent_identity, nostr_admin_profile, nostr_post, nostr_query, time};
-use crate::context::markdown::cut;
 use crate::chat::{ToolCall, ToolSchema};
+use crate::context::excerpt;
+use crate::context::markdown::cut;
 use crate::error::Error;
 use crate::trigger::Tier;
 
@@ -57,6 +58,12 @@ impl Registry {
         variables.map(|tool| (tool.name().to_owned(), tool.lowest_tier())).collect()
     }
 
+    /// Whether these calls only read. Then their order does not matter.
+    #[must_use]
+    pub fn only_read(&self, calls: &[ToolCall]) -> bool {
+        calls.iter().all(|call| self.0.get(call.name.as_str()).is_none_or(|tool| tool.class() == Class::Read))
+    }
+
     /// What a template's variable becomes: the content of the tool's result.
     ///
     /// # Errors
@@ -90,7 +97,7 @@ impl Registry {
             Err(error) => return Ok(failure(&format!("invalid JSON arguments: {error}"))),
         };
         match tool.call(arguments, context).await {
-            Ok(content) => Ok(success(clean_value(content), tool.max_result_bytes())),
+            Ok(content) => Ok(excerpt::content_in(&clean_value(content), tool.max_result_bytes())),
             Err(ToolError::Model(error)) => Ok(failure(&error)),
             Err(ToolError::Run(error)) => Err(error),
         }
@@ -104,31 +111,6 @@ fn may_use(tool: &dyn Tool, tier: Tier, tainted: bool) -> bool {
 fn failure(error: &str) -> String {
     const MAX_ERROR_BYTES: usize = 4000;
     json!({"success": false, "error": cut(&clean(error), MAX_ERROR_BYTES)}).to_string()
-}
-
-/// The result; one that is too long becomes the beginning of its JSON text, as a text, with a note that says so.
-fn success(content: Value, max: usize) -> String {
-    let whole = json!({"success": true, "content": content}).to_string();
-    if whole.len() <= max {
-        return whole;
-    }
-    let text = content.to_string();
-    let mut keep = max;
-    loop {
-        let shown = head(&text, keep);
-        let note = format!(
-            "cut off: these are the first {} of {} bytes; ask for less at a time",
-            shown.len(),
-            text.len()
-        );
-        let cut = json!({"success": true, "content": shown, "note": note}).to_string();
-        // Quoting makes the text longer by an amount that depends on what is in it.
-        let excess = cut.len().saturating_sub(max);
-        if excess == 0 || keep == 0 {
-            return cut;
-        }
-        keep = keep.min(text.len()).saturating_sub(excess.div_ceil(2));
-    }
 }
 
 #[cfg(test)]

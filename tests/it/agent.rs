@@ -74,7 +74,26 @@ pub struct TestAgent {
     pub ground: Ground,
     client: Pool,
     /// Held for as long as the agent lives.
-    _relay: Option<LocalRelay>,
+    relay: Option<LocalRelay>,
+}
+
+/// No test asks the model for what a provider would refuse.
+impl Drop for TestAgent {
+    fn drop(&mut self) {
+        record(&self.model);
+        if !std::thread::panicking() {
+            assert_eq!(self.model.refusals(), Vec::<String>::new());
+        }
+    }
+}
+
+/// Leaves what a model was asked in the folder that `tests/interop/with-clients.sh` set, if it did, for its check.
+pub fn record(model: &Scripted) {
+    static FILES: AtomicU64 = AtomicU64::new(0);
+    let Some(folder) = std::env::var_os("DIDACTYL_TEST_REQUESTS") else { return };
+    let lines: String = model.requests().iter().map(|asked| format!("{}\n", asked.body)).collect();
+    let name = format!("{}-{}.jsonl", std::process::id(), FILES.fetch_add(1, Ordering::Relaxed));
+    std::fs::write(std::path::Path::new(&folder).join(name), lines).unwrap();
 }
 
 impl TestAgent {
@@ -106,8 +125,9 @@ impl TestAgent {
     pub async fn bare_over(on: On, script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
         let relay = sandbox::embedded_relay().await.unwrap();
         let relay_url = RelayUrl::parse(&relay.url().await.to_string()).unwrap();
-        let agent = Self::on_ground(Ground::new(on).await, relay_url, script).await;
-        Self { _relay: Some(relay), ..agent }
+        let mut agent = Self::on_ground(Ground::new(on).await, relay_url, script).await;
+        agent.relay = Some(relay);
+        agent
     }
 
     /// An agent that has nothing on `relay_url`, a relay of the test's own.
@@ -129,7 +149,7 @@ impl TestAgent {
         let config = config(&vars(&relay_url, &model, &ground));
         let app = app_over(config, ground.open(clock.clock()), &clock);
         let client = Pool::new(secret(2), Limits::default());
-        Self { app, relay_url, model, clock, ground, client, _relay: None }
+        Self { app, relay_url, model, clock, ground, client, relay: None }
     }
 
     /// The variables of a process that is this agent.

@@ -130,7 +130,10 @@ async fn a_template_names_orders_and_limits_the_sections() {
     let readable = show(&agent.app, None, Format::Md).await.unwrap();
     let headers: Vec<&str> = readable.lines().filter(|line| line.starts_with("Section: ")).collect();
     assert_eq!(headers.len(), 19);
-    assert_eq!(headers[..2], ["Section: system_prompt | role=system", "Section: admin_identity | role=system"]);
+    assert_eq!(
+        headers[..2],
+        ["Section: system_prompt | role=system", "Section: admin_identity | role=system"]
+    );
 
     // Admin notes above the adopted skills.
     let (head, notes) = DEFAULT_SOUL.split_once("- section: admin_notes").unwrap();
@@ -148,7 +151,8 @@ async fn a_template_names_orders_and_limits_the_sections() {
     let mut expected = default.to_vec();
     expected[6] = "dm_history expand ×4";
     assert_eq!(outline(&limited), expected);
-    let history = limited["sections"].as_array().unwrap().iter().filter(|section| section["name"] == "dm_history");
+    let history =
+        limited["sections"].as_array().unwrap().iter().filter(|section| section["name"] == "dm_history");
     let texts: Vec<&str> = history.map(|section| section["content"].as_str().unwrap()).collect();
     assert_eq!(texts, ["message 5", "MESSAGE 5", "message 6", "MESSAGE 6"]);
 }
@@ -247,9 +251,17 @@ async fn each_kind_of_trigger_has_its_context() {
             signed(&secret(1), 0, &[], r#"{"name":"Didactyl"}"#, 1_796_000_000),
             signed(&secret(1), 31120, &[&["d", "soul"]], "You are Didactyl.", 1_796_000_000),
             skill("dm", &["dm"], "# Chat\n\nAnswer {{sender_tier}}."),
-            skill("cron", &["cron", "0 9 * * *"], "# Daily\n\nWrite a note. No sender: [{{sender_tier}}{{sender_pubkey}}]"),
+            skill(
+                "cron",
+                &["cron", "0 9 * * *"],
+                "# Daily\n\nWrite a note. No sender: [{{sender_tier}}{{sender_pubkey}}]",
+            ),
             skill("note", &["subscription", "{\"kinds\":[1],\"#t\":[\"nostr\"]}"], "# Watch\n\nSum it up."),
-            skill("hook", &["webhook", "deploy"], r#"{"template":"Tell me what was deployed.\nuser:\nA request: {{message}}"}"#),
+            skill(
+                "hook",
+                &["webhook", "deploy"],
+                r#"{"template":"Tell me what was deployed.\nuser:\nA request: {{message}}"}"#,
+            ),
             skill("chain", &["chain", "cron"], "# After the daily note\n\nCheck it."),
             signed(&secret(1), 10123, &entries, "", 1_796_000_000),
         ])
@@ -260,8 +272,14 @@ async fn each_kind_of_trigger_has_its_context() {
         ("prompt", json!({"type": "prompt", "message": "Hello!"})),
         ("cron", json!({"trigger": "cron", "schedule": "0 9 * * *", "scheduled_at": 1_796_029_200})),
         ("subscription", serde_json::to_value(&note).unwrap()),
-        ("webhook", json!({"type": "webhook", "slug": "deploy", "body": {"status": "done 🚀", "by": "{{soul}}"}})),
-        ("chain", json!({"trigger": "chain", "from": "cron", "run": "run-1", "final_response": "I wrote a note."})),
+        (
+            "webhook",
+            json!({"type": "webhook", "slug": "deploy", "body": {"status": "done 🚀", "by": "{{soul}}"}}),
+        ),
+        (
+            "chain",
+            json!({"trigger": "chain", "from": "cron", "run": "run-1", "final_response": "I wrote a note."}),
+        ),
     ];
     for (name, payload) in triggers {
         let payload = payload.to_string();
@@ -282,7 +300,19 @@ async fn the_parts_tell_sizes_and_where_everything_came_from() {
     let content = "I am {{agent_name}}, of {{admin_profile}}. {{time}}{{nobody}}";
     agent
         .publish([
-            signed(&secret(1), 31123, &[&["d", "chat"], &["trigger", "dm"], &["requires_tool", "time"], &["max_turns", "3"], &["temperature", "0.2"]], content, at),
+            signed(
+                &secret(1),
+                31123,
+                &[
+                    &["d", "chat"],
+                    &["trigger", "dm"],
+                    &["requires_tool", "time"],
+                    &["max_turns", "3"],
+                    &["temperature", "0.2"],
+                ],
+                content,
+                at,
+            ),
             signed(&secret(1), 10123, &[&["a", &format!("31123:{author}:chat")]], "", at),
         ])
         .await;
@@ -328,7 +358,8 @@ async fn a_stored_run_shows_the_context_that_it_would_have_now() {
     let event = nip17(&secret(2), "Hello!");
     let trigger = trigger(&agent.app, &event);
     let run = didactyl::record::store(&agent.app, &trigger).await.unwrap().run_id;
-    let by_id = show(&agent.app, Some(&json!({"type": "resume", "run": run}).to_string()), Format::Json).await;
+    let by_id =
+        show(&agent.app, Some(&json!({"type": "resume", "run": run}).to_string()), Format::Json).await;
     let by_event = show(&agent.app, Some(&serde_json::to_string(&event).unwrap()), Format::Json).await;
     assert_eq!(by_id.unwrap(), by_event.unwrap());
 }
@@ -360,7 +391,8 @@ async fn drafts_are_laid_over_what_the_agent_has_and_new_ones_come_last() {
     // Nothing of it was published or kept.
     assert_eq!(agent.on_relay(nostr::prelude::Filter::new()).await.len(), before);
     assert!(!show(&agent.app, None, Format::Md).await.unwrap().contains("draft"));
-    let faulty = Request { skill: vec![file("bad.md", "[\"trigger\",\"telepathy\"]\n\ntext")], ..Request::default() };
+    let faulty =
+        Request { skill: vec![file("bad.md", "[\"trigger\",\"telepathy\"]\n\ntext")], ..Request::default() };
     let told = context::show(&agent.app, None, &faulty).await.unwrap_err().to_string();
     assert!(told.contains("bad.md") && told.contains("has a type that is not known"), "{told}");
 }
@@ -420,13 +452,21 @@ async fn variables_are_fetched_side_by_side_and_one_that_is_late_or_fails_is_emp
         tool("later", Answer::Never),
         tool("broken", Answer::Fails),
     ]);
-    publish_soul(&agent, 1, "---template---\n- section: s\n  content: [{{one}}{{two}}{{late}}{{later}}{{broken}}]").await;
+    publish_soul(
+        &agent,
+        1,
+        "---template---\n- section: s\n  content: [{{one}}{{two}}{{late}}{{later}}{{broken}}]",
+    )
+    .await;
     let trigger = trigger(&agent.app, &nip17(&secret(2), "Hello!"));
     let deadline = Deadline::after(Duration::from_secs(2));
     let stored = load::stored(&agent.app, &trigger).await.unwrap();
     let loaded = load::refresh(&agent.app, &trigger, stored, deadline.work_until()).await.unwrap();
     let context = assemble(&agent.app, &trigger, &loaded, deadline).await;
-    assert_eq!(context.messages.iter().find(|message| message.content.starts_with('[')).unwrap().content, "[onetwo]");
+    assert_eq!(
+        context.messages.iter().find(|message| message.content.starts_with('[')).unwrap().content,
+        "[onetwo]"
+    );
     let lacking = [
         "the tool broken failed, its variable is empty",
         "the tool late did not answer in time, its variable is empty",

@@ -66,9 +66,14 @@ struct Foreign {
 
 /// The client, or `None` where none is installed.
 fn client(program: &'static str, script: &str) -> Option<Foreign> {
+    folder().map(|folder| Foreign { program, script: format!("{folder}/{script}") })
+}
+
+/// The folder of what others wrote, or `None` where it is not installed.
+pub fn folder() -> Option<String> {
     static TOLD: Once = Once::new();
     if let Ok(folder) = std::env::var("DIDACTYL_TEST_INTEROP") {
-        return Some(Foreign { program, script: format!("{folder}/{script}") });
+        return Some(folder);
     }
     assert!(
         std::env::var("CI").as_deref() != Ok("true"),

@@ -21,8 +21,8 @@ use crate::config::Config;
 use crate::context;
 use crate::relay::pool::{Limits, Pool};
 use crate::relay::{Outgoing, PublishReport, Relays, Target};
-use crate::state::AgentState;
 use crate::skill::{self, Definition, draft};
+use crate::state::AgentState;
 
 /// How long the relays may take for one answer.
 const PATIENCE: Duration = Duration::from_secs(15);

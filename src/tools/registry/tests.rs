@@ -128,23 +128,27 @@ fn a_long_result_is_cut_to_valid_json_within_the_cap_and_says_so() {
     for piece in ["x", "\"", "ü", "\n", "👩"] {
         let tool = Long(piece);
         let content = json!([piece.repeat(1000)]);
-        let result = success(content.clone(), tool.max_result_bytes());
+        let result = excerpt::content_in(&content, tool.max_result_bytes());
         assert!(result.len() <= 500, "{} bytes of {piece:?}", result.len());
         let cut: Value = serde_json::from_str(&result).unwrap();
         let shown = cut["content"].as_str().unwrap();
-        assert!(shown.len() > 100 && content.to_string().starts_with(shown), "{result}");
-        assert!(cut["note"].as_str().unwrap().starts_with("cut off: these are the first "), "{result}");
+        let (whole, true_size) =
+            (content.to_string(), format!(" of {} bytes left out …]\n", content.to_string().len()));
+        let (head, tail) = shown.split_once("\n[… ").unwrap();
+        let (_, tail) = tail.split_once(&true_size).unwrap();
+        assert!(head.len() > tail.len() && whole.starts_with(head) && whole.ends_with(tail), "{result}");
+        assert!(cut["note"].as_str().unwrap().contains("call again for a smaller part"), "{result}");
     }
 }
 
 #[test]
 fn b047_a_result_far_larger_than_a_row_is_cut_by_its_bytes() {
     for (piece, count) in [("x", 450_000), ("🦀", 140_000)] {
-        let result = success(json!(piece.repeat(count)), Long(piece).max_result_bytes());
+        let result = excerpt::content_in(&json!(piece.repeat(count)), Long(piece).max_result_bytes());
         assert!(result.len() <= 500, "{} bytes of {piece:?}", result.len());
         let cut: Value = serde_json::from_str(&result).unwrap();
-        assert!(cut["content"].as_str().unwrap().ends_with(piece), "{result}");
-        let all = format!(" of {} bytes; ask for less at a time", piece.len() * count + 2);
-        assert!(cut["note"].as_str().unwrap().ends_with(&all), "{result}");
+        let shown = cut["content"].as_str().unwrap();
+        assert!(shown.starts_with(piece) && shown.ends_with(piece), "{result}");
+        assert!(shown.contains(&format!(" of {} bytes left out …]", piece.len() * count)), "{result}");
     }
 }
