@@ -35,5 +35,7 @@ mod retry;
 mod round_trips;
 mod runtime_api;
 mod samples;
+mod sea;
 mod store;
+mod tick;
 mod wire;
