@@ -260,7 +260,7 @@ async fn b111_a_list_that_becomes_empty_takes_its_skills_along(on: On) {
 
     let empty = signed(&agent_keys, kinds::ADOPTION_LIST, &[], now);
     agent.publish([empty.clone()]).await;
-    agent.clock.forward(Duration::from_secs(61));
+    agent.clock.forward(Duration::from_secs(91));
     agent.deliver(&[nip17(&admin(), "two")]).await;
     let state = stored_state(&agent).await;
     assert_eq!(state.events.newest(kinds::ADOPTION_LIST, agent_key()), Some(&empty));
