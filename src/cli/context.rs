@@ -56,6 +56,12 @@ pub struct Request {
     pub format: Format,
 }
 
+impl Request {
+    fn has_drafts(&self) -> bool {
+        self.soul.is_some() || !self.skill.is_empty()
+    }
+}
+
 /// A way to show a context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -84,7 +90,8 @@ pub(super) async fn run(request: &Request, out: &mut dyn Write) -> CliResult {
     };
     let mut sandbox = Sandbox::start(&|name| std::env::var(name).ok(), Identity::Published).await?;
     if sandbox.is_embedded() {
-        sandbox.seed().await?;
+        // Drafts stand alone: the example agent's soul and skills would only be in their way.
+        if request.has_drafts() { sandbox.seed_profiles().await? } else { sandbox.seed().await? }
     }
     // A store that is not there yet knows nothing, and is not to be there after a look.
     let is_missing = matches!(&sandbox.config.store, StoreChoice::Sqlite(path) if !path.exists());
@@ -131,10 +138,10 @@ pub async fn show(app: &App, payload: Option<&str>, request: &Request) -> Result
 
 /// The drafts, as if they were published.
 fn lay_over(app: &App, loaded: &mut Loaded, request: &Request) -> CliResult {
-    let drafts = publish::Request { soul: request.soul.clone(), skill: request.skill.clone(), yes: false };
-    if drafts.soul.is_none() && drafts.skill.is_empty() {
+    if !request.has_drafts() {
         return Ok(());
     }
+    let drafts = publish::Request { soul: request.soul.clone(), skill: request.skill.clone(), yes: false };
     let (now, config) = (app.clock.now(), &app.config);
     let drafted = publish::drafted(&drafts, app.keys(), &loaded.state, now)?;
     let events = loaded.state.events.kept().cloned().chain(drafted);

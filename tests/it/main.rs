@@ -20,6 +20,7 @@ mod context_debug;
 mod crash;
 mod dm;
 mod dm_cases;
+mod documents;
 mod doors;
 mod fake_relay;
 mod fallback;
