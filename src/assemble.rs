@@ -19,6 +19,7 @@ use crate::run::driver::TOOL_SLICE;
 use crate::state::AgentState;
 use crate::tools::{Draft, Publisher, ToolContext, ToolError};
 use crate::trigger::Trigger;
+use crate::warnings;
 
 /// The context that the model will see: the names of its variables, their values together, then the pure assembly.
 pub async fn assemble(app: &App, trigger: &Trigger, loaded: &Loaded, deadline: Deadline) -> Context {
@@ -39,7 +40,9 @@ pub async fn assemble(app: &App, trigger: &Trigger, loaded: &Loaded, deadline: D
         },
         tools: &app.tools.schemas(trigger.tier, trigger.tainted),
     });
+    context.warnings.splice(0..0, state.warnings.iter().cloned());
     context.warnings.extend(lacking);
+    warnings::limit(&mut context.warnings);
     for warning in &context.warnings {
         tracing::warn!(%warning, "the context");
     }

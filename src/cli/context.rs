@@ -56,6 +56,12 @@ pub struct Request {
     pub format: Format,
 }
 
+impl Request {
+    fn has_drafts(&self) -> bool {
+        self.soul.is_some() || !self.skill.is_empty()
+    }
+}
+
 /// A way to show a context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -84,7 +90,8 @@ pub(super) async fn run(request: &Request, out: &mut dyn Write) -> CliResult {
     };
     let mut sandbox = Sandbox::start(&|name| std::env::var(name).ok(), Identity::Published).await?;
     if sandbox.is_embedded() {
-        sandbox.seed().await?;
+        // Drafts stand alone: the example agent's soul and skills would only be in their way.
+        if request.has_drafts() { sandbox.seed_profiles().await? } else { sandbox.seed().await? }
     }
     // A store that is not there yet knows nothing, and is not to be there after a look.
     let is_missing = matches!(&sandbox.config.store, StoreChoice::Sqlite(path) if !path.exists());
@@ -131,10 +138,10 @@ pub async fn show(app: &App, payload: Option<&str>, request: &Request) -> Result
 
 /// The drafts, as if they were published.
 fn lay_over(app: &App, loaded: &mut Loaded, request: &Request) -> CliResult {
-    let drafts = publish::Request { soul: request.soul.clone(), skill: request.skill.clone(), yes: false };
-    if drafts.soul.is_none() && drafts.skill.is_empty() {
+    if !request.has_drafts() {
         return Ok(());
     }
+    let drafts = publish::Request { soul: request.soul.clone(), skill: request.skill.clone(), yes: false };
     let (now, config) = (app.clock.now(), &app.config);
     let drafted = publish::drafted(&drafts, app.keys(), &loaded.state, now)?;
     let events = loaded.state.events.kept().cloned().chain(drafted);
@@ -220,6 +227,9 @@ async fn trigger_of(app: &App, json: &str) -> Result<Trigger, Failure> {
         Payload::FunctionUrl | Payload::Sqs(_) => {
             return Err("a payload inside a payload starts nothing".into());
         }
+        Payload::Tick { .. } => {
+            return Err("what a tick starts lies on the relays: give one of its messages".into());
+        }
     };
     match &trigger.source {
         Source::Dm(Dm { notice: Some(notice), .. }) => {
@@ -236,6 +246,7 @@ fn of_events(app: &App, batch: &RelayEvents) -> Result<Trigger, Failure> {
         match inbox::read(app, event.get(), None) {
             Ok(Inbound::Work(trigger)) => triggers.push(*trigger),
             Ok(Inbound::Own(_)) => reasons.push("it is the agent's own message".to_owned()),
+            Ok(Inbound::Past(_)) => reasons.push("it is too old to be work".to_owned()),
             Err(rejected) => match (&rejected.reason, verified(event.get())) {
                 (Rejection::UnsupportedKind(_), Some(event)) => triggers.push(Trigger::subscription(
                     event,

@@ -123,7 +123,20 @@ impl Sandbox {
     /// Where the relay refuses one.
     pub async fn seed(&self) -> Result<(), Failure> {
         let (relay, now) = (self.relay()?, Timestamp::now());
-        let mut events = seed::agent_events(&self.config.keys, &relay, now)?;
+        self.seed_with(seed::agent_events(&self.config.keys, &relay, now)?).await
+    }
+
+    /// The same without soul and skills, for drafts that are to stand alone.
+    ///
+    /// # Errors
+    /// Where the relay refuses one.
+    pub async fn seed_profiles(&self) -> Result<(), Failure> {
+        let (relay, now) = (self.relay()?, Timestamp::now());
+        self.seed_with(seed::agent_profile(&self.config.keys, &relay, now)?).await
+    }
+
+    async fn seed_with(&self, mut events: Vec<Event>) -> Result<(), Failure> {
+        let (relay, now) = (self.relay()?, Timestamp::now());
         if let Some(admin) = &self.admin {
             events.extend(seed::admin_events(admin, &relay, now)?);
         }

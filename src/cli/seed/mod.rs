@@ -30,16 +30,8 @@ type Failure = Box<dyn std::error::Error>;
 /// Where one cannot be written or signed.
 pub fn agent_events(agent: &Keys, relay: &RelayUrl, now: Timestamp) -> Result<Vec<Event>, Failure> {
     let nothing = EventSet::new(now);
-    let profile =
-        json!({"name": "didactyl", "display_name": "Didactyl", "about": "A sovereign agent.", "bot": true});
-    let r = Tag::custom("r", [relay.to_string()]);
-    let inbox = Tag::custom("relay", [relay.to_string()]);
-    let mut events = vec![
-        sign(agent, kinds::PROFILE, profile.to_string(), vec![], now)?,
-        sign(agent, kinds::RELAY_LIST, String::new(), vec![r], now)?,
-        sign(agent, kinds::INBOX_RELAYS, String::new(), vec![inbox], now)?,
-        versions::soul(agent, SOUL, &nothing, now)?,
-    ];
+    let mut events = agent_profile(agent, relay, now)?;
+    events.push(versions::soul(agent, SOUL, &nothing, now)?);
     let mut list = Vec::new();
     for (file, text) in SKILLS {
         let mut warnings = Vec::new();
@@ -52,6 +44,26 @@ pub fn agent_events(agent: &Keys, relay: &RelayUrl, now: Timestamp) -> Result<Ve
     }
     events.push(versions::adoption_list(agent, list, &nothing, now)?);
     Ok(events)
+}
+
+/// The events by which the agent is found: profile and relay lists.
+///
+/// # Errors
+/// Where signing fails.
+pub fn agent_profile(
+    agent: &Keys,
+    relay: &RelayUrl,
+    now: Timestamp,
+) -> Result<Vec<Event>, nostr::error::Error> {
+    let profile =
+        json!({"name": "didactyl", "display_name": "Didactyl", "about": "A sovereign agent.", "bot": true});
+    let r = Tag::custom("r", [relay.to_string()]);
+    let inbox = Tag::custom("relay", [relay.to_string()]);
+    Ok(vec![
+        sign(agent, kinds::PROFILE, profile.to_string(), vec![], now)?,
+        sign(agent, kinds::RELAY_LIST, String::new(), vec![r], now)?,
+        sign(agent, kinds::INBOX_RELAYS, String::new(), vec![inbox], now)?,
+    ])
 }
 
 /// The events by which an admin is found: profile and relay lists.
