@@ -5,12 +5,14 @@ EVENT ?= dm
 # What `make build` builds for, and `make deploy` deploys: x86_64 or arm64.
 ARCH ?= $(subst aarch64,arm64,$(shell uname -m))
 STACK ?= didactyl
+# How long `make fuzz` runs each target.
+SECONDS ?= 60
 
 # Tools that `make build` and others install from PyPI.
 TOOLS := PATH="$(CURDIR)/.venv/bin:$$PATH" SAM_CLI_TELEMETRY=0
 SANDBOX := $(CARGO) run --quiet --example sandbox --
 
-.PHONY: demo test interop bench check fmt invoke events build measure watch samples sam-build deploy tools
+.PHONY: demo test interop bench fuzz check fmt invoke events build measure watch samples sam-build deploy tools
 
 # One whole conversation on this machine: no account, key or network.
 demo:
@@ -28,6 +30,12 @@ interop:
 # How long assembling a context takes. See docs/PERFORMANCE.md.
 bench:
 	$(CARGO) bench --no-default-features --bench assemble -- --noplot
+
+# Each fuzz target for a minute, on stable Rust: make fuzz SECONDS=600. Needs cargo-fuzz and a C++ compiler.
+fuzz:
+	for target in template codec document; do \
+		$(CARGO) fuzz run --sanitizer none $$target -- -dict=fuzz/words.dict -max_total_time=$(SECONDS) || exit 1; \
+	done
 
 # Formatting, lints, docs, dependency rules and the template, all without warnings.
 check: tools

@@ -42,7 +42,10 @@ pub(super) fn run(env: Lookup<'_>, out: &mut dyn Write) -> CliResult {
             Err(lacks) => writeln!(out, "  no   {name:<13} {lacks}")?,
         }
     }
-    writeln!(out, "\nmodels with a known size and price (per million tokens: input / cached input / output)")?;
+    writeln!(
+        out,
+        "\nmodels with a known size and price (per million tokens: input / cached input / output)"
+    )?;
     for id in providers.known_models() {
         show(&providers, &id, out)?;
     }

@@ -81,6 +81,24 @@ pub(crate) fn is_too_deep(text: &str) -> bool {
     })
 }
 
+/// Whether one of the lines at `seams`, which ascend, may open a fence or an HTML block.
+pub(crate) fn opens_at(text: &str, seams: &[usize]) -> bool {
+    let mut done = None;
+    seams.iter().any(|&seam| {
+        // Of the seams of one line the first is enough.
+        let before = text.get(done.unwrap_or(0)..seam).unwrap_or_default();
+        let start = match (before.rfind('\n'), done) {
+            (Some(newline), from) => from.unwrap_or(0) + newline + 1,
+            (None, None) => 0,
+            (None, Some(_)) => return false,
+        };
+        done = Some(seam);
+        let line = text.get(start..).unwrap_or_default();
+        let is_prefix = |c: char| c.is_ascii_digit() || " \t>-+*.)".contains(c);
+        line.trim_start_matches(is_prefix).starts_with(['`', '~', '<'])
+    })
+}
+
 /// What a CommonMark parser says of a text.
 struct Outline {
     /// Level and place of each heading.
@@ -374,6 +392,24 @@ mod tests {
             ("text <!-- inline", ""),
         ] {
             assert_eq!(prepare(text).text, format!("{text}{end}"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_opens_something_is_found_by_its_seam() {
+        let text = "``` x\nplain\n- > ~~~ y\nmore, <pre>\n<pre>";
+        for (seams, expected) in [
+            (&[0_usize][..], true),
+            (&[4], true),
+            (&[8], false),
+            (&[6, 7, 9], false),
+            (&[8, 18], true),
+            (&[8, 9, 28], false),
+            (&[28, 35], true),
+            (&[99], false),
+            (&[], false),
+        ] {
+            assert_eq!(opens_at(text, seams), expected, "{seams:?}");
         }
     }
 

@@ -79,6 +79,8 @@ pub(crate) struct Renderer<'a> {
     block_end: Option<String>,
     /// How many skills were embedded so far.
     embedded: usize,
+    /// Where in the text at hand variables stood and lines were broken.
+    seams: Vec<usize>,
     /// Whether the current message stands in its frame.
     has_message: bool,
     /// What skills and values are written as, each worked out once.
@@ -109,6 +111,7 @@ impl<'a> Renderer<'a> {
             is_told: false,
             block_end: None,
             embedded: 0,
+            seams: Vec::new(),
             has_message: false,
             skills: BTreeMap::new(),
             values: BTreeMap::new(),
@@ -135,10 +138,15 @@ impl<'a> Renderer<'a> {
         for fired in fired {
             self.enter(Place::Document, None);
             let embedded = self.embedded;
+            self.seams.clear();
             let mut text = String::new();
             self.skill(fired.skill, &mut text);
-            // Each skill is closed as written. What it embeds may stand where its own end no longer closes it.
-            if !self.is_listing && (embedded != self.embedded || self.bytes_left == 0) {
+            // Each skill is closed as written. What it embeds may stand where its own end no longer closes it, and what
+            // stands around a value may open something together with it.
+            let may_be_open = embedded != self.embedded
+                || self.bytes_left == 0
+                || document::opens_at(&text, &self.seams);
+            if !self.is_listing && may_be_open {
                 if document::is_too_deep(&text) {
                     self.warn_too_deep(fired.skill);
                     text.clear();
@@ -256,6 +264,7 @@ impl<'a> Renderer<'a> {
         };
         self.insertions_left = left;
         let start = out.len();
+        self.seams.push(start);
         let origin = self.resolve(name, out);
         self.note(name, origin, out.get(start..).unwrap_or_default());
     }
@@ -421,6 +430,7 @@ impl<'a> Renderer<'a> {
         }
         if next_line.is_none() {
             self.write("\n", out);
+            self.seams.push(out.len());
         }
     }
 

@@ -514,6 +514,27 @@ fn a_skill_cannot_insert_the_document_that_it_is_part_of() {
 }
 
 #[test]
+fn what_opens_only_with_its_value_is_closed_as_well() {
+    for (text, end) in [
+        ("<{{none}}pre>\n# x", "<pre>\n# x\n</pre>"),
+        ("`{{none}}``\n# x", "```\n## x\n```"),
+        ("{{time}}~~~\n# x", "> a\n> b\n>\n~~~\n## x\n~~~"),
+        ("- {{b}}", "- ```\ncode\n```\n```"),
+        ("> {{c}}", "> 1. a\n   ```\n   c\n```"),
+    ] {
+        let context = Scene::new()
+            .skill("a", DM, text)
+            .skill("b", &[], "```\ncode")
+            .skill("c", &[], "1. a\n   ```\n   c")
+            .skill("last", DM, "# Last")
+            .value("time", json!("a\nb"))
+            .context();
+        let expected = format!("# Didactyl Agent\n\n{end}\n\n---\n\n## Last");
+        assert_eq!(context.messages[0].content, expected, "{text:?}");
+    }
+}
+
+#[test]
 fn a_list_stands_as_far_in_as_its_variable() {
     let context = Scene::new()
         .skill("a", DM, "- Admin:\n  {{admin_profile}}\n- End")

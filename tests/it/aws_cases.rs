@@ -140,7 +140,7 @@ async fn b047_an_answer_with_calls_that_is_larger_than_a_row_is_cut_and_the_mode
     let kept = journal.answer(1).unwrap();
     let requests = agent.model.requests();
     let [.., asked, refused, time] = requests[1].messages() else { panic!("a call and two results") };
-    assert_eq!(asked["tool_calls"][0]["id"], json!(kept.tool_calls[0].id));
+    assert_eq!(asked["tool_calls"].as_array().unwrap().len(), kept.tool_calls.len());
     assert!(kept.tool_calls[0].arguments.len() < 350_000);
     assert_eq!(kept.tool_calls[1].arguments, "{}");
     assert!(

@@ -64,8 +64,8 @@ async fn with_a_foreign_models_faults_on_each_message_is_answered_once_and_the_c
 
     let faults = [
         json!({"type": "reply", "text": "No fault."}),
-        json!({"type": "fail", "status": 503}),
-        json!({"type": "fail", "status": 429}),
+        json!({"type": "fail", "status": 503, "retry_after": 0}),
+        json!({"type": "fail", "status": 429, "retry_after": 0}),
         json!({"type": "stream_fault", "kind": "disconnect", "after_chunks": 3}),
         json!({"type": "stream_fault", "kind": "truncate", "after_chunks": 3}),
         json!({"type": "stream_fault", "kind": "malformed", "after_chunks": 3}),
