@@ -143,9 +143,8 @@ impl<'a> Renderer<'a> {
             self.skill(fired.skill, &mut text);
             // Each skill is closed as written. What it embeds may stand where its own end no longer closes it, and what
             // stands around a value may open something together with it.
-            let may_be_open = embedded != self.embedded
-                || self.bytes_left == 0
-                || document::opens_at(&text, &self.seams);
+            let may_be_open =
+                embedded != self.embedded || self.bytes_left == 0 || document::opens_at(&text, &self.seams);
             if !self.is_listing && may_be_open {
                 if document::is_too_deep(&text) {
                     self.warn_too_deep(fired.skill);
