@@ -45,6 +45,30 @@ impl Clock {
     }
 }
 
+/// Reads a time such as `2026-11-30T12:00:00Z`, as schedules write it; parts of a second are passed over.
+#[must_use]
+pub fn parse_utc(text: &str) -> Option<Timestamp> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let mut time = time.split('.').next()?.splitn(3, ':').map(|part| part.parse::<u64>().ok());
+    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
+    let in_range = (1970..=9999).contains(&year)
+        && (1..=12).contains(&month)
+        && (1..=31).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second < 61;
+    if !in_range {
+        return None;
+    }
+    // Years are counted from March: so the leap day is the last of its year.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
+    let since_1970 = days.checked_sub(719_468)?;
+    Some(Timestamp::from(since_1970 * 86_400 + hour * 3600 + minute * 60 + second))
+}
+
 /// Measures one step after another.
 #[derive(Debug)]
 pub struct Stopwatch {
@@ -128,5 +152,27 @@ impl Deadline {
     #[must_use]
     pub fn slice(&self, at_most: Duration) -> Instant {
         (Instant::now() + at_most).min(self.work_until())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedules_time_is_read_as_the_calendar_has_it_and_nothing_else_is_a_time() {
+        for (text, unix) in [
+            ("1970-01-01T00:00:00Z", 0),
+            ("2000-02-29T00:00:00Z", 951_782_400),
+            ("2025-12-31T23:59:59.123Z", 1_767_225_599),
+            ("2100-03-01T00:00:00Z", 4_107_542_400),
+        ] {
+            assert_eq!(parse_utc(text), Some(Timestamp::from(unix)), "{text}");
+        }
+        for text in
+            ["", "Z", "2026-11-30", "2026-11-30T12:00:00", "2026-13-30T12:00:00Z", "1969-12-31T00:00:00Z"]
+        {
+            assert_eq!(parse_utc(text), None, "{text}");
+        }
     }
 }

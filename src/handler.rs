@@ -32,6 +32,7 @@ use crate::relay::address;
 use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::sqs;
+use crate::tick;
 use crate::trigger::payload::{Payload, PayloadError, RelayEvents};
 use crate::trigger::{Dm, Notice, Source, Trigger};
 
@@ -42,7 +43,13 @@ const MIN_TIME: Duration = Duration::from_secs(5);
 const FIRST_DELAY: Duration = Duration::from_secs(30);
 
 /// The longest that SQS keeps a message back.
-const LONGEST_DELAY: Duration = Duration::from_secs(15 * 60);
+pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(15 * 60);
+
+/// The longest that a run which could not be ended waits for a tick.
+const LONGEST_WAIT: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// How long the queue has to bring a run before a tick asks it again.
+pub(crate) const QUEUE_GRACE: Duration = Duration::from_secs(2 * 60);
 
 /// The most conversations that one invocation works at the same time.
 const CONVERSATIONS_AT_ONCE: usize = 8;
@@ -56,6 +63,7 @@ pub async fn handle(app: &App, json: &str, deadline: Deadline) -> Result<Value, 
         Ok(Payload::Relay(events)) => report(accept(app, events, deadline).await),
         Ok(Payload::Resume { run }) => report(vec![resume(app, &run, deadline).await]),
         Ok(Payload::Sqs(records)) => Ok(json!(sqs::answer(app, records, deadline).await)),
+        Ok(Payload::Tick { scheduled_at }) => tick::run(app, scheduled_at, deadline).await,
         Ok(Payload::FunctionUrl) => Ok(json!(http::answer(app, json, deadline).await)),
         Ok(Payload::Prompt(_)) => Ok(rejected(&PayloadError::NotBuilt("prompt"))),
         Ok(Payload::Webhook { .. }) => Ok(rejected(&PayloadError::NotBuilt("webhook"))),
@@ -90,7 +98,7 @@ pub(crate) async fn work_events(app: &App, events: RelayEvents, deadline: Deadli
 }
 
 /// Things with the place of the event that they came from.
-type Placed<T> = Vec<(usize, T)>;
+pub(crate) type Placed<T> = Vec<(usize, T)>;
 
 /// What each event asks for, by its place: runs, and what is only to be noted.
 fn sort_out(app: &App, batch: &RelayEvents) -> (Placed<Trigger>, Placed<Note>) {
@@ -99,7 +107,7 @@ fn sort_out(app: &App, batch: &RelayEvents) -> (Placed<Trigger>, Placed<Note>) {
     for (at, event) in batch.events.iter().enumerate() {
         match inbox::read(app, event.get(), relay.as_ref()) {
             Ok(Inbound::Work(trigger)) => triggers.push((at, *trigger)),
-            Ok(Inbound::Own(opened)) => notes.push((at, Note::Own(opened))),
+            Ok(Inbound::Own(opened) | Inbound::Past(opened)) => notes.push((at, Note::Message(opened))),
             Err(rejected) => notes.push((at, Note::Rejected(rejected))),
         }
     }
@@ -108,7 +116,7 @@ fn sort_out(app: &App, batch: &RelayEvents) -> (Placed<Trigger>, Placed<Note>) {
 
 /// What is to be written down of an event that starts nothing.
 enum Note {
-    Own(Opened),
+    Message(Opened),
     Rejected(Rejected),
 }
 
@@ -116,7 +124,7 @@ enum Note {
 async fn note_all(app: &App, notes: Placed<Note>) -> Placed<Worked> {
     futures_util::stream::iter(notes)
         .map(async |(at, note)| match note {
-            Note::Own(opened) => (at, keep_own(app, opened).await),
+            Note::Message(opened) => (at, keep_message(app, opened).await),
             Note::Rejected(rejected) => (at, reject(app, rejected).await),
         })
         .buffer_unordered(CONVERSATIONS_AT_ONCE)
@@ -132,7 +140,7 @@ fn by_place(mut results: Placed<Worked>) -> Vec<Worked> {
 /// Makes a trigger durable and leaves it to the queue. One that is stored already is queued again: the first message
 /// may have been lost.
 async fn enqueue(app: &App, queue: &dyn Queue, trigger: &Trigger) -> Worked {
-    let record = record::store(app, trigger).await?;
+    let record = record::store(app, trigger, due_after(app, QUEUE_GRACE)).await?;
     if record.status.is_final() {
         return Ok(Outcome::of(record));
     }
@@ -150,9 +158,14 @@ pub(crate) async fn resume(app: &App, run_id: &str, deadline: Deadline) -> Worke
     }
 }
 
+/// So long from now, as due rows tell time: Unix seconds.
+pub(crate) fn due_after(app: &App, wait: Duration) -> u64 {
+    (app.clock.now() + wait).as_secs()
+}
+
 /// Works triggers: those of one conversation one after another in the order they were written, conversations side by
 /// side.
-async fn work_all(app: &App, triggers: Placed<Trigger>, deadline: Deadline) -> Placed<Worked> {
+pub(crate) async fn work_all(app: &App, triggers: Placed<Trigger>, deadline: Deadline) -> Placed<Worked> {
     let mut conversations: BTreeMap<_, Placed<Trigger>> = BTreeMap::new();
     for (at, trigger) in triggers {
         conversations.entry(trigger.peer()).or_default().push((at, trigger));
@@ -216,13 +229,17 @@ async fn leave(app: &App, record: RunRecord) -> Outcome {
 }
 
 /// A run that could not be ended: free to be claimed at once, and handed to the queue where there is one, each time for
-/// longer.
+/// longer. A tick takes it up where nobody else does.
 async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
     let run = claim.record.run_id.clone();
     let lease_left_ms = claim.record.lease_until_ms.saturating_sub(app.clock.now_ms());
     let mut delay = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.attempt.saturating_sub(1)));
     tracing::warn!(run.id = %run, attempt = claim.record.attempt, %error, "the run is given back");
-    if !claim.release(app, shown(&error)).await {
+    let wait = match &app.queue {
+        Some(_) => delay.min(LONGEST_DELAY) + QUEUE_GRACE,
+        None => delay.min(LONGEST_WAIT),
+    };
+    if !claim.release(app, shown(&error), due_after(app, wait)).await {
         // Whoever came before the end of the lease would find the run taken, and the queue would forget it.
         delay = delay.max(Duration::from_millis(lease_left_ms));
     }
@@ -347,8 +364,9 @@ async fn alongside<T>(main: impl Future<Output = T>, aside: impl Future<Output =
     }
 }
 
-/// The agent's own message, written by another of its clients or seen again: part of the conversation, never work.
-async fn keep_own(app: &App, opened: Opened) -> Worked {
+/// A message that is part of the conversation and never work: the agent's own, written by another of its clients or seen
+/// again, or one that is too old.
+pub(crate) async fn keep_message(app: &App, opened: Opened) -> Worked {
     let peer = opened.peer;
     if let Some(message) = history::found(app, opened) {
         app.store.write(&[message.write(app, &peer)?]).await?;

@@ -33,6 +33,8 @@ pub enum Inbound {
     Work(Box<Trigger>),
     /// The agent wrote it: it belongs into the conversation and is never work.
     Own(Opened),
+    /// Too old to be work: it belongs into the conversation. Only a sweep looks for such.
+    Past(Opened),
 }
 
 /// Why an event starts nothing.
@@ -108,6 +110,59 @@ pub fn read(app: &App, json: &str, relay: Option<&RelayUrl>) -> Result<Inbound, 
     Ok(Inbound::Work(Box::new(trigger(opened, tier, relay, now))))
 }
 
+/// What a sweep makes of an event.
+#[derive(Debug)]
+pub struct Swept {
+    /// Whether its id and signature held: only then it need not be looked at again.
+    pub genuine: bool,
+    /// What is to be done with it.
+    pub verdict: Result<Inbound, Rejection>,
+}
+
+/// Reads an event that a sweep found. Where a message that is pushed must be young, the sweep's window has seen to that: an
+/// older one is history, and one dated ahead is work that waits for its time.
+pub fn sweep(app: &App, event: &Event, relay: Option<&RelayUrl>) -> Swept {
+    let now = app.clock.now();
+    if let Err(reason) = check_swept(app, event, now) {
+        return Swept { genuine: false, verdict: Err(reason) };
+    }
+    Swept { genuine: true, verdict: open_swept(app, event, relay, now) }
+}
+
+fn check_swept(app: &App, event: &Event, now: Timestamp) -> Result<(), Rejection> {
+    if event.as_json().len() > MAX_EVENT_BYTES {
+        return Err(Rejection::TooLarge);
+    }
+    check_kind_and_keys(app, event)?;
+    let is_wrap = event.kind == kinds::GIFT_WRAP;
+    let slack = if is_wrap { WRAP_DATING } else { Duration::ZERO };
+    let may_wait = !is_wrap && tier_of(app, &event.pubkey) == Tier::Admin;
+    if event.created_at > now + MAX_AHEAD.saturating_add(slack) && !may_wait {
+        return Err(Rejection::TooEarly);
+    }
+    event.verify().map_err(|_| Rejection::Forged)
+}
+
+fn open_swept(
+    app: &App,
+    event: &Event,
+    relay: Option<&RelayUrl>,
+    now: Timestamp,
+) -> Result<Inbound, Rejection> {
+    let opened = dm::open(app.keys(), event)?;
+    if opened.author == app.agent() {
+        return Ok(Inbound::Own(opened));
+    }
+    let tier = tier_of(app, &opened.author);
+    if tier < Tier::Admin {
+        return Err(Rejection::NotHeeded(tier));
+    }
+    if let Err(Rejection::TooOld) = check_age(app, opened.created_at, now, Duration::ZERO) {
+        return Ok(Inbound::Past(opened));
+    }
+    Ok(Inbound::Work(Box::new(trigger(opened, tier, relay, now))))
+}
+
 fn parse(json: &str) -> Result<Event, Rejection> {
     if json.len() > MAX_EVENT_BYTES {
         return Err(Rejection::TooLarge);
@@ -134,6 +189,12 @@ impl Spelling<'_> {
 
 /// What can be told without a signature: kind, receiver, age.
 fn check_envelope(app: &App, event: &Event, now: Timestamp) -> Result<(), Rejection> {
+    check_kind_and_keys(app, event)?;
+    let slack = if event.kind == kinds::GIFT_WRAP { WRAP_DATING } else { Duration::ZERO };
+    check_age(app, event.created_at, now, slack)
+}
+
+fn check_kind_and_keys(app: &App, event: &Event) -> Result<(), Rejection> {
     if !dm::is_dm(event.kind) {
         return Err(Rejection::UnsupportedKind(event.kind.as_u16()));
     }
@@ -142,8 +203,7 @@ fn check_envelope(app: &App, event: &Event, now: Timestamp) -> Result<(), Reject
     if !to_agent && event.pubkey != agent {
         return Err(Rejection::NotForUs);
     }
-    let slack = if event.kind == kinds::GIFT_WRAP { WRAP_DATING } else { Duration::ZERO };
-    check_age(app, event.created_at, now, slack)
+    Ok(())
 }
 
 fn check_age(app: &App, created_at: Timestamp, now: Timestamp, slack: Duration) -> Result<(), Rejection> {

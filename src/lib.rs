@@ -52,6 +52,8 @@ pub mod snapshots;
 pub mod sqs;
 pub mod state;
 pub mod store;
+pub mod sweep;
+pub mod tick;
 pub mod tools;
 pub mod trigger;
 pub mod versions;

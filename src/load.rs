@@ -24,8 +24,9 @@ use crate::state::AgentState;
 use crate::store::{Change, Expect, Key, Range, Row, StoreError, Write, keys};
 use crate::trigger::Trigger;
 
-/// How long what the relays told about the agent counts as fresh: as long as a one-minute tick would keep it.
-const FRESH: Duration = Duration::from_secs(60);
+/// How long what the relays told about the agent counts as fresh: a tick each minute keeps it so, also where one comes
+/// late.
+const FRESH: Duration = Duration::from_secs(90);
 
 /// How long the relays may take to tell what they know.
 pub const SLICE: Duration = Duration::from_secs(4);
@@ -92,6 +93,32 @@ pub async fn stored(app: &App, trigger: &Trigger) -> Result<Stored, Error> {
 }
 
 impl Stored {
+    /// What the rows of the state's partition tell, without any conversation.
+    #[must_use]
+    pub fn of_state(rows: &[Row]) -> Self {
+        let mut stored = Self::default();
+        rows.iter().for_each(|row| stored.add_state(row));
+        stored
+    }
+
+    /// Whether this event is among the state's.
+    #[must_use]
+    pub fn has_event(&self, id: &EventId) -> bool {
+        self.events.iter().any(|event| event.id == *id)
+    }
+
+    /// Adds verified events to the state. Returns what is to be kept of them by [`keep`].
+    ///
+    /// # Errors
+    /// [`Error::Permanent`] where a row cannot be written.
+    pub fn learn(&mut self, app: &App, events: Vec<Event>) -> Result<Vec<Write>, Error> {
+        self.events.extend(events);
+        let state = self.state(app);
+        let mut writes = new_versions(&state, &self.versions)?;
+        writes.extend(newest_notes(app, &state)?);
+        Ok(writes)
+    }
+
     fn add_state(&mut self, row: &Row) {
         if row.key == keys::state_read() {
             self.read = read_clear(row).ok();
@@ -125,7 +152,9 @@ impl Stored {
         self.history_read.is_none_or(|mark| !mark.complete && mark.read_at + HISTORY_RETRY < now)
     }
 
-    fn state(&self, app: &App) -> AgentState {
+    /// The state as far as it is known.
+    #[must_use]
+    pub fn state(&self, app: &App) -> AgentState {
         AgentState::build(
             app.keys(),
             &app.config.admins,
@@ -168,7 +197,7 @@ pub async fn refresh(
     let targets = read_targets(app, &state);
     let mut filters = Vec::new();
     if stale {
-        filters.extend(state_filters(app, trigger));
+        filters.extend(state_filters(app, trigger.peer()));
         filters.extend(foreign_filters(&adopted_foreign(&state)));
     }
     filters.extend(new_peer.iter().flat_map(|peer| history::filters(&app.agent(), peer)));
@@ -199,7 +228,7 @@ pub async fn refresh(
         }
         writes.extend(new_versions(&state, &stored.versions)?);
         writes.extend(newest_notes(app, &state)?);
-        writes.push(read_mark(keys::state_read(), now, complete)?);
+        writes.push(state_read(now, complete)?);
     }
     Ok(Loaded { state, history: history::in_order(stored.messages, trigger), unsaved: writes })
 }
@@ -233,7 +262,7 @@ pub fn write_targets(app: &App, state: &AgentState) -> Vec<Target> {
 }
 
 /// The adopted skills of others, at hand or not: author and d tag.
-fn adopted_foreign(state: &AgentState) -> Vec<(PublicKey, String)> {
+pub(crate) fn adopted_foreign(state: &AgentState) -> Vec<(PublicKey, String)> {
     let at_hand = state.skills.iter().map(|skill| (skill.author(), skill.d().to_owned()));
     at_hand
         .filter(|(author, _)| *author != state.agent)
@@ -241,7 +270,8 @@ fn adopted_foreign(state: &AgentState) -> Vec<(PublicKey, String)> {
         .collect()
 }
 
-fn state_filters(app: &App, trigger: &Trigger) -> Vec<Filter> {
+/// What the agent goes by: its own events, those of its admins and of one other key.
+pub(crate) fn state_filters(app: &App, peer: Option<PublicKey>) -> Vec<Filter> {
     let agent = Filter::new().author(app.agent()).kinds([
         kinds::PROFILE,
         kinds::DELETION,
@@ -252,7 +282,7 @@ fn state_filters(app: &App, trigger: &Trigger) -> Vec<Filter> {
         kinds::PUBLIC_SKILL,
         kinds::PRIVATE_SKILL,
     ]);
-    let people = app.config.admins.iter().copied().chain(trigger.peer()).filter(|key| *key != app.agent());
+    let people = app.config.admins.iter().copied().chain(peer).filter(|key| *key != app.agent());
     let people =
         Filter::new().authors(people).kinds([kinds::PROFILE, kinds::RELAY_LIST, kinds::INBOX_RELAYS]);
     let admins = app.config.admins.iter().copied();
@@ -260,7 +290,7 @@ fn state_filters(app: &App, trigger: &Trigger) -> Vec<Filter> {
 }
 
 /// Adopted skills of others, and what their authors deleted.
-fn foreign_filters(skills: &[(PublicKey, String)]) -> Vec<Filter> {
+pub(crate) fn foreign_filters(skills: &[(PublicKey, String)]) -> Vec<Filter> {
     if skills.is_empty() {
         return Vec::new();
     }
@@ -273,6 +303,14 @@ fn foreign_filters(skills: &[(PublicKey, String)]) -> Vec<Filter> {
             .kind(kinds::DELETION)
             .custom_tags(SingleLetterTag::LOWERCASE_A, addresses),
     ]
+}
+
+/// The mark that the relays were asked for the agent's state.
+///
+/// # Errors
+/// Never, for a value of ours.
+pub(crate) fn state_read(now: Timestamp, complete: bool) -> Result<Write, Error> {
+    read_mark(keys::state_read(), now, complete)
 }
 
 fn read_mark(key: Key, now: Timestamp, complete: bool) -> Result<Write, Error> {

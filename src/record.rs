@@ -4,10 +4,14 @@
 //! conditional write on the record's version: a worker whose lease ran out finds its next write refused
 //! ([`Error::TakenOver`]). See `docs/ARCHITECTURE.md`, "What makes a DM answered once".
 
+mod due;
+
 use nostr::prelude::{EventId, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use self::due::due_rows;
+pub use self::due::{Due, due};
 use crate::app::App;
 use crate::chat::Usage;
 use crate::dm::ReplyPart;
@@ -47,6 +51,10 @@ pub struct RunRecord {
     pub attempt: u32,
     /// Until when the owner has it, Unix milliseconds.
     pub lease_until_ms: u64,
+    /// Where its due row lies, Unix seconds: when somebody must look at it again, if nobody ended it by then. Written and
+    /// removed together with this record.
+    #[serde(default)]
+    pub due_at: Option<u64>,
     /// When the trigger was first seen, Unix seconds.
     pub arrived_at: Timestamp,
     /// When the record was last written, Unix milliseconds.
@@ -183,11 +191,13 @@ pub enum Claimed {
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable, [`Error::Permanent`] where a row is not to be read.
 pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<Claimed, Error> {
-    let mut record = RunRecord { attempt: 1, lease_until_ms, ..RunRecord::waiting(app, trigger)? };
-    let mut expect = Expect::Absent;
+    let due_at = Some(lease_until_ms / 1000 + 1);
+    let mut record = RunRecord { attempt: 1, lease_until_ms, due_at, ..RunRecord::waiting(app, trigger)? };
+    let (mut expect, mut due_before) = (Expect::Absent, None);
     // Each round answers to one change by another worker; three in a row mean that others are busy with it.
     for _ in 0..3 {
         let mut writes = vec![put_record(&record, expect)?];
+        writes.extend(due_rows(&record, due_before)?);
         if expect == Expect::Absent {
             writes.extend(trigger_rows(app, trigger, &record)?);
         }
@@ -207,20 +217,21 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
         if found.lease_until_ms > app.clock.now_ms() {
             return Ok(Claimed::Busy(found));
         }
-        expect = Expect::Version(current.version);
+        (expect, due_before) = (Expect::Version(current.version), found.due_at);
         record = taken_over(found, &record);
     }
     Err(Error::Transient("the run changes hands too fast".to_owned()))
 }
 
-/// Makes a trigger durable without working it: whoever claims it next has it at once. Returns the record as it stands
-/// then, an earlier one where there is one.
+/// Makes a trigger durable without working it: whoever claims it next has it at once. If nobody did, it is due at `due_at`
+/// (Unix seconds). Returns the record as it stands then, an earlier one where there is one.
 ///
 /// # Errors
 /// As [`claim`].
-pub async fn store(app: &App, trigger: &Trigger) -> Result<RunRecord, Error> {
-    let record = RunRecord::waiting(app, trigger)?;
+pub async fn store(app: &App, trigger: &Trigger, due_at: u64) -> Result<RunRecord, Error> {
+    let record = RunRecord { due_at: Some(due_at), ..RunRecord::waiting(app, trigger)? };
     let mut writes = vec![put_record(&record, Expect::Absent)?];
+    writes.extend(due_rows(&record, None)?);
     writes.extend(trigger_rows(app, trigger, &record)?);
     match app.store.write(&writes).await {
         Ok(()) => Ok(record),
@@ -267,6 +278,7 @@ impl RunRecord {
             fence: 1,
             attempt: 0,
             lease_until_ms: 0,
+            due_at: None,
             arrived_at,
             updated_at_ms: app.clock.now_ms(),
             expires_at: app.claim_expiry(created_at),
@@ -292,6 +304,7 @@ fn taken_over(found: RunRecord, ours: &RunRecord) -> RunRecord {
         fence: found.fence.saturating_add(1),
         attempt: found.attempt.saturating_add(1),
         lease_until_ms: ours.lease_until_ms,
+        due_at: ours.due_at,
         updated_at_ms: ours.updated_at_ms,
         ..found
     }
@@ -303,6 +316,7 @@ impl Claim {
     async fn save(&mut self, app: &App, record: RunRecord, more: Vec<Write>) -> Result<(), Error> {
         let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
+        writes.extend(due_rows(&record, self.record.due_at)?);
         writes.extend(more);
         match app.store.write(&writes).await {
             Ok(()) => {}
@@ -320,7 +334,7 @@ impl Claim {
     /// # Errors
     /// [`Error::TakenOver`] where the run is no longer ours; [`Error::Transient`] where the store is unavailable.
     pub async fn finish(&mut self, app: &App) -> Result<(), Error> {
-        let record = RunRecord { status: Status::Done, ..self.record.clone() };
+        let record = RunRecord { status: Status::Done, due_at: None, ..self.record.clone() };
         self.save(app, record, Vec::new()).await
     }
 
@@ -333,9 +347,10 @@ impl Claim {
         Ok(app.store.write(&writes).await?)
     }
 
-    /// Gives the run back, so that the next worker need not wait for the lease; whether that was written.
-    pub async fn release(mut self, app: &App, reason: &str) -> bool {
-        let mut record = RunRecord { lease_until_ms: 0, ..self.record.clone() };
+    /// Gives the run back, so that the next worker need not wait for the lease; whether that was written. If nobody comes,
+    /// it is due at `due_at` (Unix seconds).
+    pub async fn release(mut self, app: &App, reason: &str, due_at: u64) -> bool {
+        let mut record = RunRecord { lease_until_ms: 0, due_at: Some(due_at), ..self.record.clone() };
         // Of a saved reply the reason says whether it is an answer.
         if record.status == Status::Running {
             record.reason = Some(reason.to_owned());

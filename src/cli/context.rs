@@ -227,6 +227,9 @@ async fn trigger_of(app: &App, json: &str) -> Result<Trigger, Failure> {
         Payload::FunctionUrl | Payload::Sqs(_) => {
             return Err("a payload inside a payload starts nothing".into());
         }
+        Payload::Tick { .. } => {
+            return Err("what a tick starts lies on the relays: give one of its messages".into());
+        }
     };
     match &trigger.source {
         Source::Dm(Dm { notice: Some(notice), .. }) => {
@@ -243,6 +246,7 @@ fn of_events(app: &App, batch: &RelayEvents) -> Result<Trigger, Failure> {
         match inbox::read(app, event.get(), None) {
             Ok(Inbound::Work(trigger)) => triggers.push(*trigger),
             Ok(Inbound::Own(_)) => reasons.push("it is the agent's own message".to_owned()),
+            Ok(Inbound::Past(_)) => reasons.push("it is too old to be work".to_owned()),
             Err(rejected) => match (&rejected.reason, verified(event.get())) {
                 (Rejection::UnsupportedKind(_), Some(event)) => triggers.push(Trigger::subscription(
                     event,

@@ -47,11 +47,35 @@ impl Seen {
     }
 }
 
+/// Where a read puts its events.
+pub(crate) enum Sink<'a> {
+    /// Among those of other relays, once verified.
+    Verified(&'a Seen),
+    /// In a list, as they come.
+    AsTheyCome(Vec<Event>),
+}
+
+impl Sink<'_> {
+    /// Whether the event was taken; `known` says that one of the same id was.
+    fn take(&mut self, event: Event, known: bool) -> bool {
+        match self {
+            Self::Verified(seen) => seen.admit(event),
+            Self::AsTheyCome(events) => {
+                // A forged event may bear the id of a real one, and hides it not.
+                if !known || !events.contains(&event) {
+                    events.push(event);
+                }
+                true
+            }
+        }
+    }
+}
+
 /// One relay's part of a read.
 pub(crate) struct Read<'a> {
     /// The filters, and whether an event matched them.
     questions: Vec<(&'a Filter, bool)>,
-    seen: &'a Seen,
+    sink: Sink<'a>,
     max_events: usize,
     until: Instant,
     taken: HashSet<EventId>,
@@ -74,10 +98,10 @@ impl From<RelayError> for Ended {
 }
 
 impl<'a> Read<'a> {
-    /// Asks for `filters`; takes at most `max_events` into `seen`.
-    pub(crate) fn new(filters: &'a [Filter], seen: &'a Seen, max_events: usize, until: Instant) -> Self {
+    /// Asks for `filters`; takes at most `max_events` into `sink`.
+    pub(crate) fn new(filters: &'a [Filter], sink: Sink<'a>, max_events: usize, until: Instant) -> Self {
         let questions = filters.iter().map(|filter| (filter, false)).collect();
-        Self { questions, seen, max_events, until, taken: HashSet::new(), skipped: 0 }
+        Self { questions, sink, max_events, until, taken: HashSet::new(), skipped: 0 }
     }
 
     /// Events taken from this relay.
@@ -88,6 +112,14 @@ impl<'a> Read<'a> {
     /// Frames passed over.
     pub(crate) fn skipped(&self) -> usize {
         self.skipped
+    }
+
+    /// The events, where it took them as they came.
+    pub(crate) fn into_events(self) -> Vec<Event> {
+        match self.sink {
+            Sink::AsTheyCome(events) => events,
+            Sink::Verified(_) => Vec::new(),
+        }
     }
 
     /// Asks all `filters` in one subscription. A relay that wants authentication is asked again after it; one that
@@ -180,7 +212,7 @@ impl<'a> Read<'a> {
         let matches: Vec<bool> =
             self.questions.iter().map(|(filter, _)| filter.match_event(&event, MATCHING)).collect();
         let id = event.id;
-        if !matches.contains(&true) || !self.seen.admit(event) {
+        if !matches.contains(&true) || !self.sink.take(event, self.taken.contains(&id)) {
             return false;
         }
         self.taken.insert(id);

@@ -52,6 +52,16 @@ impl Fetched {
     }
 }
 
+/// One answer of one relay, as it came.
+#[derive(Debug)]
+pub struct Page {
+    /// Events that match one of the filters, in the order in which they came. Neither id nor signature was looked at: an
+    /// event that is known already need not cost that again.
+    pub events: Vec<Event>,
+    /// What the relay did.
+    pub report: FetchReport,
+}
+
 /// What one relay did in a read.
 #[derive(Debug)]
 pub struct FetchReport {
@@ -127,6 +137,9 @@ pub enum RelayError {
 pub trait Relays: Send + Sync {
     /// Asks all `targets` at once for what matches any of `filters`, each until its end of stored events or `until`.
     async fn fetch(&self, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched;
+
+    /// Asks one relay for one answer to `filters`, until its end of stored events or `until`.
+    async fn page(&self, target: &Target, filters: &[Filter], until: Instant) -> Page;
 
     /// Sends each event to its targets, all at once; the outer order is that of `outgoing`, the inner one that of
     /// its targets.

@@ -14,10 +14,10 @@ use nostr::prelude::{Event, EventId, Filter, Keys};
 use tokio::time::{Instant, timeout};
 
 use super::dial::Dialer;
-use super::fetch::{Read, Seen};
+use super::fetch::{Read, Seen, Sink};
 use super::publish::{Publication, Verdict};
 use super::websocket::Connection;
-use super::{FetchReport, Fetched, Outgoing, PublishReport, RelayError, Relays, Target};
+use super::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
 
 /// How long closing may take, all connections together.
 const CLOSE_TIME: Duration = Duration::from_millis(250);
@@ -31,6 +31,8 @@ pub struct Limits {
     pub max_frame_bytes: usize,
     /// The most events, good and bad, in one read.
     pub max_events: usize,
+    /// The same in one page, which may hold what several filters ask for.
+    pub max_page_events: usize,
     /// The most bytes in one read.
     pub max_bytes: usize,
     /// For name, TCP, TLS and WebSocket together.
@@ -49,6 +51,7 @@ impl Default for Limits {
             max_event_bytes: 256 * 1024,
             max_frame_bytes: 1024 * 1024,
             max_events: 1000,
+            max_page_events: 2500,
             max_bytes: 8 * 1024 * 1024,
             connect_timeout: Duration::from_secs(5),
             fetch_timeout: Duration::from_secs(10),
@@ -131,18 +134,10 @@ impl Pool {
         }
     }
 
-    async fn fetch_one(
-        &self,
-        target: &Target,
-        filters: &[Filter],
-        until: Instant,
-        seen: &Seen,
-    ) -> FetchReport {
+    /// Carries a read out, and tells what the relay did.
+    async fn read(&self, target: &Target, until: Instant, read: &mut Read<'_>) -> FetchReport {
         let started = Instant::now();
-        let limits = self.dialer.limits();
-        let until = until.min(started + limits.fetch_timeout);
-        let mut read = Read::new(filters, seen, limits.max_events, until);
-        let outcome = self.exchange(target, until, &mut read).await;
+        let outcome = self.exchange(target, until, read).await;
         FetchReport {
             url: target.url.clone(),
             outcome,
@@ -150,6 +145,19 @@ impl Pool {
             skipped: read.skipped(),
             took: started.elapsed(),
         }
+    }
+
+    async fn fetch_one(
+        &self,
+        target: &Target,
+        filters: &[Filter],
+        until: Instant,
+        seen: &Seen,
+    ) -> FetchReport {
+        let limits = self.dialer.limits();
+        let until = until.min(Instant::now() + limits.fetch_timeout);
+        let mut read = Read::new(filters, Sink::Verified(seen), limits.max_events, until);
+        self.read(target, until, &mut read).await
     }
 
     async fn publish_to(
@@ -178,6 +186,14 @@ impl Relays for Pool {
         let reads = relays.into_iter().map(|target| self.fetch_one(target, filters, until, &seen));
         let reports = join_all(reads).await;
         Fetched { events: seen.into_events(), reports }
+    }
+
+    async fn page(&self, target: &Target, filters: &[Filter], until: Instant) -> Page {
+        let limits = self.dialer.limits();
+        let until = until.min(Instant::now() + limits.fetch_timeout);
+        let mut read = Read::new(filters, Sink::AsTheyCome(Vec::new()), limits.max_page_events, until);
+        let report = self.read(target, until, &mut read).await;
+        Page { events: read.into_events(), report }
     }
 
     async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>> {

@@ -278,7 +278,7 @@ mod tests {
     use tokio_tungstenite::accept_async;
 
     use super::*;
-    use crate::relay::fetch::{Read, Seen};
+    use crate::relay::fetch::{Read, Seen, Sink};
     use crate::relay::pool::{Exchange, Limits};
 
     /// A relay that challenges at once, answers each `REQ` with `refusal`, and hands on what it hears.
@@ -313,7 +313,7 @@ mod tests {
             connection.target.trust = Trust::Foreign;
 
             let (filters, seen) = ([Filter::new()], Seen::default());
-            let outcome = Read::new(&filters, &seen, 10, until).run(&mut connection).await;
+            let outcome = Read::new(&filters, Sink::Verified(&seen), 10, until).run(&mut connection).await;
             let Err(RelayError::Auth(words)) = outcome else { panic!("{outcome:?}") };
             assert!(words.starts_with("never given to a foreign relay"), "{words}");
 

@@ -14,6 +14,11 @@
 //! | `STATE` | `READ` | when the relays were last asked for those |
 //! | `DM#<peer>` | `<time>#<message id>` | one message of a conversation, sealed |
 //! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
+//! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
+//! | `SWEEP` | `LEASE` | who sweeps the relays now |
+//! | `SWEEP` | `CURSORS` | how far each relay was read |
+//! | `SWEEP` | `BATCH` | the events that are being opened |
+//! | `SWEEP` | `SEEN#<relay>#<six hours>#<part>` | ids that were dealt with, packed |
 //! | `CONTEXT` | `<begin>#<run id>` | that there are snapshots of a run's context |
 //! | `CONTEXT#<run id>` | `<time>#<name>#<part>` | a part of a snapshot, sealed |
 //!
@@ -126,6 +131,60 @@ pub fn state_read() -> Key {
     Key::new(STATE_PARTITION, "READ")
 }
 
+/// The partition of the runs that are due, the earliest first.
+pub const DUE_PARTITION: &str = "DUE";
+
+/// The row by which a run is found again at `at` (Unix seconds).
+#[must_use]
+pub fn due(at: u64, run_id: &str) -> Key {
+    Key::new(DUE_PARTITION, format!("{at:012}#{run_id}"))
+}
+
+/// The time and the run of such a row.
+#[must_use]
+pub fn due_place(key: &Key) -> Option<(u64, &str)> {
+    let (at, run_id) = key.sort.split_once('#')?;
+    Some((at.parse().ok()?, run_id))
+}
+
+/// The partition of what the sweep knows between two ticks.
+pub const SWEEP_PARTITION: &str = "SWEEP";
+
+/// Who sweeps the relays now. The row goes when its holder is done, and expires where that dies.
+#[must_use]
+pub fn sweep_lease() -> Key {
+    Key::new(SWEEP_PARTITION, "LEASE")
+}
+
+/// How far each relay was read.
+#[must_use]
+pub fn sweep_cursors() -> Key {
+    Key::new(SWEEP_PARTITION, "CURSORS")
+}
+
+/// The events that are being opened.
+#[must_use]
+pub fn sweep_batch() -> Key {
+    Key::new(SWEEP_PARTITION, "BATCH")
+}
+
+/// A part of the ids that a relay showed and that were dealt with. A relay goes by the first 16 digits of its URL's
+/// SHA-256.
+#[must_use]
+pub fn sweep_seen(relay: &str, (bucket, part): (u64, u32)) -> Key {
+    Key::new(SWEEP_PARTITION, format!("{SEEN_PREFIX}{relay}#{bucket:08}#{part:03}"))
+}
+
+/// The relay and the part of such a row.
+#[must_use]
+pub fn seen_place(key: &Key) -> Option<(&str, (u64, u32))> {
+    let mut parts = key.sort.strip_prefix(SEEN_PREFIX)?.split('#');
+    let place = (parts.next()?, (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?));
+    parts.next().is_none().then_some(place)
+}
+
+const SEEN_PREFIX: &str = "SEEN#";
+
 /// The partition of a conversation.
 #[must_use]
 pub fn conversation(peer: &PublicKey) -> String {
@@ -191,5 +250,13 @@ mod tests {
         }
         assert_eq!(journal_place(&record("r")), None);
         assert_eq!(journal_place(&reply("r", 0)), None);
+    }
+
+    #[test]
+    fn due_runs_sort_by_their_time_and_are_read_back_as_are_seen_parts() {
+        assert_eq!(due_place(&due(1_803_902_400, "r")), Some((1_803_902_400, "r")));
+        assert!(due(999_999_999, "z") < due(1_803_902_400, "a"));
+        assert_eq!(seen_place(&sweep_seen("ab", (83_514, 2))), Some(("ab", (83_514, 2))));
+        assert_eq!(seen_place(&sweep_cursors()), None);
     }
 }

@@ -12,7 +12,7 @@ use super::registry::Registry;
 use super::{Draft, Publisher, ToolContext, ToolError};
 use crate::chat::ToolCall;
 use crate::error::Error;
-use crate::relay::{FetchReport, Fetched, Outgoing, PublishReport, RelayError, Relays, Target, Trust};
+use crate::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target, Trust};
 use crate::state::AgentState;
 use crate::trigger::Tier;
 
@@ -109,6 +109,10 @@ impl Relays for World {
         };
         let reports = targets.iter().zip(&self.outcomes).map(report).collect();
         Fetched { events: self.events.clone(), reports }
+    }
+
+    async fn page(&self, _target: &Target, _filters: &[Filter], _until: Instant) -> Page {
+        panic!("only the sweep reads pages");
     }
 
     async fn publish(&self, _outgoing: &[Outgoing], _until: Instant) -> Vec<Vec<PublishReport>> {

@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use nostr::prelude::Timestamp;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::prompt::Prompt;
 use super::webhook::Webhook;
+use crate::clock;
 use crate::hash::is_lower_hex;
 
 /// A payload by its shape.
@@ -23,6 +25,11 @@ pub enum Payload {
     FunctionUrl,
     /// A batch of the queue.
     Sqs(Vec<Record>),
+    /// The schedule's tick.
+    Tick {
+        /// When it was to come; `None` where it does not say, or not readably.
+        scheduled_at: Option<Timestamp>,
+    },
     /// A stored run goes on.
     Resume {
         /// The run's id.
@@ -178,6 +185,10 @@ impl Shape {
                 let run = run.ok_or_else(|| malformed("`run` must be the run's id"))?;
                 Ok(Payload::Resume { run })
             }
+            Self::Schedule | Self::Typed("tick") => {
+                let scheduled_at = text(fields, "time").and_then(|time| clock::parse_utc(&time));
+                Ok(Payload::Tick { scheduled_at })
+            }
             Self::Typed("prompt") => Prompt::read(json).map(Payload::Prompt).map_err(malformed),
             Self::Typed("webhook") => {
                 let slug =
@@ -300,7 +311,6 @@ mod tests {
                 "the relay payload cannot be read: `events` must be a list of signed events",
             ),
             (r#"{"type":"resume","run":7}"#, "the resume payload cannot be read: `run` must be the run's id"),
-            (r#"{"type":"tick"}"#, "a tick payload is not built yet"),
             (
                 r#"{"type":"prompt","message":""}"#,
                 "the prompt payload cannot be read: `message` must be a text that is not empty",
@@ -370,6 +380,24 @@ mod tests {
         let Ok(Payload::Relay(batch)) = Payload::parse(bare) else { panic!("not read as an event") };
         assert_eq!(batch.events.iter().map(|e| e.get()).collect::<Vec<_>>(), [bare]);
         assert_eq!(batch.relay, None);
+    }
+
+    #[test]
+    fn each_form_of_a_tick_is_read_with_the_time_that_it_was_to_come() {
+        let scheduled = |source: &str, time: &str| {
+            format!(r#"{{"source":"{source}","detail-type":"Scheduled Event","time":"{time}"}}"#)
+        };
+        let noon = Some(Timestamp::from(1_796_040_000));
+        for (json, expected) in [
+            (r#"{"type":"tick"}"#.to_owned(), None),
+            (r#"{"type":"tick","time":"2026-11-30T12:00:00Z"}"#.to_owned(), noon),
+            (r#"{"type":"tick","time":"soon"}"#.to_owned(), None),
+            (scheduled("aws.events", "2026-11-30T12:00:00Z"), noon),
+            (scheduled("aws.scheduler", "2026-11-30T12:00:00Z"), noon),
+        ] {
+            let Ok(Payload::Tick { scheduled_at }) = Payload::parse(&json) else { panic!("{json}") };
+            assert_eq!(scheduled_at, expected, "{json}");
+        }
     }
 
     #[test]

@@ -363,7 +363,7 @@ async fn a_stored_run_shows_the_context_that_it_would_have_now() {
     let agent = TestAgent::start().await;
     let event = nip17(&secret(2), "Hello!");
     let trigger = trigger(&agent.app, &event);
-    let run = didactyl::record::store(&agent.app, &trigger).await.unwrap().run_id;
+    let run = didactyl::record::store(&agent.app, &trigger, 0).await.unwrap().run_id;
     let by_id =
         show(&agent.app, Some(&json!({"type": "resume", "run": run}).to_string()), Format::Json).await;
     let by_event = show(&agent.app, Some(&serde_json::to_string(&event).unwrap()), Format::Json).await;

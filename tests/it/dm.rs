@@ -143,11 +143,11 @@ async fn a_changed_soul_is_seen_after_a_minute_and_a_relay_that_is_down_takes_no
     agent.deliver(&[nip17_at(&secret(2), "one", now - 9)]).await;
     agent.publish([new_soul("I am the second soul.", now + 1)]).await;
     agent.deliver(&[nip17_at(&secret(2), "two", now - 8)]).await;
-    agent.clock.forward(Duration::from_secs(61));
+    agent.clock.forward(Duration::from_secs(91));
     agent.deliver(&[nip17_at(&secret(2), "three", now - 7)]).await;
 
     // From here on no relay can be read: what is known stays known.
-    agent.clock.forward(Duration::from_secs(61));
+    agent.clock.forward(Duration::from_secs(91));
     let closed = FakeRelay::start(|mut peer| async move {
         loop {
             let frame = peer.hear().await?;

@@ -10,7 +10,7 @@ use didactyl::app::App;
 use didactyl::chat::{ChatAnswer, ChatRequest};
 use didactyl::llm::{Llm, LlmError};
 use didactyl::queue::{Queue, QueueError};
-use didactyl::relay::{Fetched, Outgoing, PublishReport, Relays, Target};
+use didactyl::relay::{Fetched, Outgoing, Page, PublishReport, Relays, Target};
 use didactyl::store::{Key, Range, Row, Store, StoreError, Write};
 use nostr::prelude::Filter;
 use tokio::sync::Notify;
@@ -135,6 +135,10 @@ impl Store for Faulty<dyn Store> {
 impl Relays for Faulty<dyn Relays> {
     async fn fetch(&self, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {
         self.fault.around(self.port.fetch(targets, filters, until)).await
+    }
+
+    async fn page(&self, target: &Target, filters: &[Filter], until: Instant) -> Page {
+        self.fault.around(self.port.page(target, filters, until)).await
     }
 
     async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>> {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use didactyl::app::App;
 use didactyl::chat::{ChatAnswer, ChatRequest};
 use didactyl::llm::{Llm, LlmError};
-use didactyl::relay::{Fetched, Outgoing, PublishReport, Relays, Target};
+use didactyl::relay::{Fetched, Outgoing, Page, PublishReport, Relays, Target};
 use didactyl::store::{Key, Range, Row, Store, StoreError, Write};
 use nostr::prelude::Filter;
 use tokio::time::Instant;
@@ -110,6 +110,10 @@ impl Relays for Counted<dyn Relays> {
         self.counter.around(|counts| &mut counts.relay_reads, self.port.fetch(targets, filters, until)).await
     }
 
+    async fn page(&self, target: &Target, filters: &[Filter], until: Instant) -> Page {
+        self.counter.around(|counts| &mut counts.relay_reads, self.port.page(target, filters, until)).await
+    }
+
     async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>> {
         self.counter.around(|counts| &mut counts.publishes, self.port.publish(outgoing, until)).await
     }
@@ -153,8 +157,8 @@ async fn a_warm_message_makes_five_waits_three_of_them_for_the_store(on: On) {
         // Claim and two reads; the reply; the record.
         store_calls: 3 + 1 + 1,
         store_rounds: 3,
-        // Record, trigger, question; record, reply, answer; record.
-        rows_written: 3 + 3 + 1,
+        // Record, due row, trigger, question; record, reply, answer; record, due row.
+        rows_written: 4 + 3 + 2,
         model_calls: 1,
         relay_reads: 0,
         publishes: 1,
@@ -177,7 +181,7 @@ async fn the_first_message_makes_one_wait_more_to_read_the_relays(on: On) {
         // Claim and two reads; what was learned, row by row; the reply; the record.
         store_calls: 3 + learned + 1 + 1,
         store_rounds: 4,
-        rows_written: 3 + learned + 3 + 1,
+        rows_written: 4 + learned + 3 + 2,
         model_calls: 1,
         relay_reads: 1,
         publishes: 1,

@@ -55,7 +55,7 @@ async fn every_sample_payload_is_answered() {
             ("prompt".to_owned(), not_built("prompt")),
             ("resume".to_owned(), json!(["rejected"])),
             ("sqs".to_owned(), json!({"batchItemFailures": []})),
-            ("tick".to_owned(), not_built("tick")),
+            ("tick".to_owned(), json!([])),
             ("webhook".to_owned(), not_built("webhook")),
         ])
     );

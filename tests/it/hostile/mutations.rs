@@ -136,7 +136,7 @@ fn offline() -> (TempDir, App) {
 fn taken(app: &App, json: &str) -> Option<String> {
     match inbox::read(app, json, None).ok()? {
         Inbound::Work(trigger) => trigger.id.strip_prefix("dm:").map(str::to_owned),
-        Inbound::Own(opened) => Some(opened.id.to_hex()),
+        Inbound::Own(opened) | Inbound::Past(opened) => Some(opened.id.to_hex()),
     }
 }
 

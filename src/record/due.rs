@@ -1,0 +1,97 @@
+//! The due list: every run that is not over has one row in it, which says when somebody must look at the run again. The row
+//! is written and removed together with the run's record, so neither is there without the other.
+
+use serde::Serialize;
+
+use super::{FORMAT, RunRecord, put_record, read_clear, to_json};
+use crate::app::App;
+use crate::error::Error;
+use crate::store::{Expect, Key, Row, Write, keys};
+use crate::trigger::Trigger;
+
+/// Where a run was due `before`, its row moves to where the record says now.
+pub(super) fn due_rows(record: &RunRecord, before: Option<u64>) -> Result<Vec<Write>, Error> {
+    let (run, now) = (&record.run_id, record.due_at);
+    if before == now {
+        return Ok(Vec::new());
+    }
+    let gone = before.map(|at| Write::delete(keys::due(at, run), Expect::Anything));
+    let here = now.map(|at| -> Result<Write, Error> {
+        let value = to_json(&DueRow { format: FORMAT })?;
+        Ok(Write::put(keys::due(at, run), Expect::Anything, value, record.expires_at))
+    });
+    Ok(gone.into_iter().chain(here.transpose()?).collect())
+}
+
+/// What a due row holds: its key says the rest.
+#[derive(Serialize)]
+struct DueRow {
+    format: u32,
+}
+
+/// A due row and what is known of its run.
+#[derive(Debug)]
+pub struct Due {
+    /// Its record.
+    pub record: RunRecord,
+    /// Its trigger.
+    pub trigger: Trigger,
+    version: u64,
+}
+
+/// The runs that due rows speak of, as far as they are due by now and nobody has them. A row that speaks of nothing any
+/// more is removed.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable.
+pub async fn due(app: &App, rows: &[Row]) -> Result<Vec<Due>, Error> {
+    let now_ms = app.clock.now_ms();
+    let due: Vec<(&Key, u64, &str)> = rows
+        .iter()
+        .filter_map(|row| keys::due_place(&row.key).map(|(at, run)| (&row.key, at, run)))
+        .filter(|(_, at, _)| *at <= now_ms / 1000)
+        .collect();
+    if due.is_empty() {
+        return Ok(Vec::new());
+    }
+    let wanted: Vec<Key> =
+        due.iter().flat_map(|(_, _, run)| [keys::record(run), keys::trigger(run)]).collect();
+    let found = app.store.read(&wanted).await?;
+    let (mut runs, mut stale) = (Vec::new(), Vec::new());
+    for ((key, at, run), rows) in due.into_iter().zip(found.chunks(2)) {
+        let [record, trigger] = rows else { continue };
+        let read = record.as_ref().map(|row| Ok::<_, Error>((read_clear::<RunRecord>(row)?, row.version)));
+        match (read.transpose(), trigger) {
+            (Ok(Some((record, _))), _) if record.status.is_final() || record.due_at != Some(at) => {
+                stale.push(Write::delete(key.clone(), Expect::Anything));
+            }
+            (Ok(Some((record, version))), Some(row)) if record.lease_until_ms <= now_ms => {
+                match app.open_sealed(row) {
+                    Ok(trigger) => runs.push(Due { record, trigger, version }),
+                    Err(error) => tracing::error!(run.id = %run, %error, "a due run is passed over"),
+                }
+            }
+            (Ok(Some(_)), Some(_)) => {}
+            (Ok(_), _) => stale.push(Write::delete(key.clone(), Expect::Anything)),
+            // Of a newer format: it is a newer binary's.
+            (Err(error), _) => tracing::warn!(run.id = %run, %error, "a due run is passed over"),
+        }
+    }
+    if !stale.is_empty() {
+        app.store.write(&stale).await?;
+    }
+    Ok(runs)
+}
+
+impl Due {
+    /// Moves the run to a later time, if it is still as it was found: somebody was asked to work it.
+    ///
+    /// # Errors
+    /// [`Error::TakenOver`] where somebody has it; [`Error::Transient`] where the store is unavailable.
+    pub async fn postpone(&self, app: &App, due_at: u64) -> Result<(), Error> {
+        let record = RunRecord { due_at: Some(due_at), ..self.record.clone() };
+        let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
+        writes.extend(due_rows(&record, self.record.due_at)?);
+        Ok(app.store.write(&writes).await?)
+    }
+}

@@ -1,0 +1,314 @@
+//! What a sweep leaves for the next one: the lease, how far each relay was read, the ids that were dealt with, and the
+//! events that were being opened when a process died.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use nostr::prelude::{EventId, RelayUrl};
+use serde::{Deserialize, Serialize};
+
+use super::plan::Cursor;
+use super::seen::{Change, Seen};
+use crate::app::App;
+use crate::error::Error;
+use crate::hash::{hex, sha256};
+use crate::record::{FORMAT, read_clear, to_json};
+use crate::store::{Expect, MAX_CALL_BYTES, MAX_WRITES, Row, StoreError, Write, keys};
+
+/// How long a sweep has the lease. A tick that dies holds up the next one, and no more.
+pub(crate) const LEASE: Duration = Duration::from_secs(55);
+
+/// How long before the agent's start a message may have been written that is still answered.
+pub(crate) const BEFORE_START_SECS: u64 = 6 * 60 * 60;
+
+/// How long relays have to tell which messages from before the start were answered already.
+const SETTLING_SECS: u64 = 10 * 60;
+
+/// How long after the start the messages from before it are looked for.
+const STARTING_SECS: u64 = 24 * 60 * 60;
+
+/// How far each relay was read; a clear row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cursors {
+    format: u32,
+    /// When this agent first swept: Unix seconds.
+    pub(crate) start_at: u64,
+    /// When all relays had told what they have of the time before the start.
+    pub(crate) settled_at: Option<u64>,
+    relays: BTreeMap<String, RelayNotes>,
+}
+
+/// What is known of one relay.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RelayNotes {
+    /// How far it was read.
+    pub(crate) cursor: Cursor,
+    /// When it last told what is new of the agent's state.
+    pub(crate) state_at: Option<u64>,
+    /// When it last told all of it.
+    pub(crate) full_state_at: Option<u64>,
+    /// Ticks in a row that it failed.
+    pub(crate) failures: u32,
+    /// When it is asked again, where it failed too often.
+    pub(crate) retry_at: Option<u64>,
+    /// The last second that held more than it gives at a time.
+    pub(crate) gap_at: Option<u64>,
+}
+
+/// Events that are being opened; a clear row, which goes with the sweep's end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Batch {
+    format: u32,
+    /// Their ids.
+    pub(crate) ids: Vec<EventId>,
+    /// How often an id was opened alone and nothing came of it.
+    #[serde(default)]
+    pub(crate) alone: BTreeMap<EventId, u32>,
+}
+
+impl Batch {
+    /// Of these ids.
+    pub(crate) fn of(ids: &[EventId], alone: &BTreeMap<EventId, u32>) -> Self {
+        Self { format: FORMAT, ids: ids.to_vec(), alone: alone.clone() }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Lease {
+    format: u32,
+    owner: String,
+}
+
+/// The lease, while it is ours.
+#[derive(Debug)]
+pub(crate) struct Held {
+    owner: String,
+    version: u64,
+}
+
+/// Takes the lease; `None` where another tick has it.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable.
+pub(crate) async fn take_lease(app: &App) -> Result<Option<Held>, Error> {
+    let owner = app.new_owner()?;
+    let value = to_json(&Lease { format: FORMAT, owner: owner.clone() })?;
+    let until = (app.clock.now() + LEASE).as_secs();
+    let write = Write::put(keys::sweep_lease(), Expect::Absent, value, Some(until));
+    match app.store.write(&[write]).await {
+        // The row is gone when nobody holds it; where it is left of a tick that died, the version is found out later.
+        Ok(()) => Ok(Some(Held { owner, version: 1 })),
+        Err(StoreError::Conflict { current: Some(row), .. }) if owns(&owner, &row) => {
+            Ok(Some(Held { owner, version: row.version }))
+        }
+        Err(StoreError::Conflict { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn owns(owner: &str, row: &Row) -> bool {
+    read_clear::<Lease>(row).is_ok_and(|lease| lease.owner == owner)
+}
+
+/// The rows of the sweep's partition, as one tick works with them.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    held: Held,
+    pub(crate) cursors: Cursors,
+    version: Option<u64>,
+    /// Left by a tick that died.
+    pub(crate) batch: Option<Batch>,
+    seen: BTreeMap<String, Seen>,
+}
+
+impl Ledger {
+    /// Reads the rows.
+    ///
+    /// # Errors
+    /// [`Error::Permanent`] where they are a newer binary's.
+    pub(crate) fn read(held: Held, rows: &[Row], now: u64) -> Result<Self, Error> {
+        let begin = Cursors { format: FORMAT, start_at: now, settled_at: None, relays: BTreeMap::new() };
+        let mut ledger = Self { held, cursors: begin, version: None, batch: None, seen: BTreeMap::new() };
+        for row in rows {
+            if row.key == keys::sweep_cursors() {
+                ledger.cursors = read_clear(row)?;
+                ledger.version = Some(row.version);
+            } else if row.key == keys::sweep_batch() {
+                ledger.batch = read_clear(row).ok();
+            } else if let Some((relay, part)) = keys::seen_place(&row.key) {
+                ledger.seen.entry(relay.to_owned()).or_default().load(part, &row.value);
+            }
+        }
+        Ok(ledger)
+    }
+
+    /// What is known of a relay.
+    pub(crate) fn notes(&mut self, relay: &RelayUrl) -> &mut RelayNotes {
+        self.cursors.relays.entry(relay.to_string()).or_default()
+    }
+
+    /// The ids of one relay.
+    pub(crate) fn seen(&mut self, relay: &RelayUrl) -> &mut Seen {
+        self.seen.entry(short(relay)).or_default()
+    }
+
+    /// Whether an event was dealt with, whichever relay showed it.
+    pub(crate) fn knows(&self, id: &EventId) -> bool {
+        self.seen.values().any(|seen| seen.contains(id))
+    }
+
+    /// How far a relay's window is held open for the time before the agent's start.
+    pub(crate) fn floor(&self, relay: &RelayUrl, now: u64) -> Option<u64> {
+        let complete_at =
+            self.cursors.relays.get(&relay.to_string()).and_then(|notes| notes.cursor.complete_at);
+        let is_done = self.cursors.settled_at.is_some_and(|at| complete_at.is_some_and(|done| done > at));
+        let is_over = now > self.cursors.start_at.saturating_add(STARTING_SECS);
+        (!is_done && !is_over).then(|| self.cursors.start_at.saturating_sub(BEFORE_START_SECS))
+    }
+
+    /// Notes whether all `relays` told what there was before the start.
+    pub(crate) fn settle(&mut self, now: u64, is_complete: bool) {
+        let is_late = now >= self.cursors.start_at.saturating_add(SETTLING_SECS);
+        if self.cursors.settled_at.is_none() && (is_complete || is_late) {
+            self.cursors.settled_at = Some(now);
+        }
+    }
+
+    /// Notes which events are about to be opened.
+    ///
+    /// # Errors
+    /// [`Error::Transient`] where the store is unavailable.
+    pub(crate) async fn note_batch(
+        &mut self,
+        app: &App,
+        ids: &[EventId],
+        alone: &BTreeMap<EventId, u32>,
+    ) -> Result<(), Error> {
+        let batch = Batch::of(ids, alone);
+        let write = Write::put(keys::sweep_batch(), Expect::Anything, to_json(&batch)?, None);
+        app.store.write(&[write]).await?;
+        self.batch = Some(batch);
+        Ok(())
+    }
+
+    /// Drops what lies before a relay's horizon, saves everything and gives the lease back; `more` goes into the same
+    /// write. `rest` are ids that are still to be opened alone.
+    ///
+    /// # Errors
+    /// [`Error::TakenOver`] where the lease or the cursors are another tick's by now: then nothing is saved but ids.
+    pub(crate) async fn save(
+        mut self,
+        app: &App,
+        more: Vec<Write>,
+        rest: Option<Batch>,
+    ) -> Result<(), Error> {
+        let now = app.clock.now().as_secs();
+        for relay in
+            self.cursors.relays.keys().filter_map(|url| RelayUrl::parse(url).ok()).collect::<Vec<_>>()
+        {
+            let floor = self.floor(&relay, now);
+            if let Some(horizon) = self.notes(&relay).cursor.horizon(floor) {
+                self.seen(&relay).drop_before(horizon);
+            }
+        }
+        let expect = self.version.map_or(Expect::Absent, Expect::Version);
+        let mut writes = vec![Write::put(keys::sweep_cursors(), expect, to_json(&self.cursors)?, None)];
+        writes.extend(more);
+        match (rest, self.batch.is_some()) {
+            (Some(rest), _) => {
+                writes.push(Write::put(keys::sweep_batch(), Expect::Anything, to_json(&rest)?, None));
+            }
+            (None, true) => writes.push(Write::delete(keys::sweep_batch(), Expect::Anything)),
+            (None, false) => {}
+        }
+        let (first, calls) = in_calls(writes, self.seen_writes());
+        // Ids before cursors: to know too much of what is durable harms nothing.
+        for writes in calls {
+            app.store.write(&writes).await?;
+        }
+        self.give_back(app, first).await
+    }
+
+    fn seen_writes(&self) -> Vec<Write> {
+        let changes = self.seen.iter().flat_map(|(relay, seen)| seen.changes().map(move |c| (relay, c)));
+        changes
+            .map(|(relay, (part, change))| match (keys::sweep_seen(relay, part), change) {
+                (key, Change::Put(bytes)) => Write::put(key, Expect::Anything, bytes, None),
+                (key, Change::Delete) => Write::delete(key, Expect::Anything),
+            })
+            .collect()
+    }
+
+    async fn give_back(mut self, app: &App, mut writes: Vec<Write>) -> Result<(), Error> {
+        loop {
+            writes.push(Write::delete(keys::sweep_lease(), Expect::Version(self.held.version)));
+            match app.store.write(&writes).await {
+                Ok(()) => return Ok(()),
+                Err(StoreError::Conflict { key, current: Some(row) })
+                    if key == keys::sweep_lease()
+                        && row.version != self.held.version
+                        && owns(&self.held.owner, &row) =>
+                {
+                    self.held.version = row.version;
+                    writes.pop();
+                }
+                // Another tick saved between our reading and our lease: what it found stands.
+                Err(StoreError::Conflict { key, .. }) if key == keys::sweep_cursors() => writes.clear(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// The writes of seen rows that still fit beside `writes`, and the calls for the rest.
+fn in_calls(mut writes: Vec<Write>, seen: Vec<Write>) -> (Vec<Write>, Vec<Vec<Write>>) {
+    let most = MAX_WRITES.saturating_sub(1);
+    let size = |writes: &[Write]| {
+        writes
+            .iter()
+            .map(|write| match &write.change {
+                crate::store::Change::Put { value, .. } => value.len(),
+                _ => 0,
+            })
+            .sum::<usize>()
+    };
+    let fits = |call: &[Write], write: &Write| {
+        call.len() < most && size(call).saturating_add(size(std::slice::from_ref(write))) <= MAX_CALL_BYTES
+    };
+    let mut calls: Vec<Vec<Write>> = Vec::new();
+    for write in seen {
+        if fits(&writes, &write) {
+            writes.push(write);
+        } else if let Some(call) = calls.last_mut().filter(|call| fits(call, &write)) {
+            call.push(write);
+        } else {
+            calls.push(vec![write]);
+        }
+    }
+    (writes, calls)
+}
+
+/// What a relay's rows go by.
+fn short(relay: &RelayUrl) -> String {
+    hex(&sha256(relay.to_string().as_bytes())).chars().take(16).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Key;
+
+    #[test]
+    fn what_does_not_fit_into_one_call_goes_before_it() {
+        let write = |n: usize, bytes| {
+            Write::put(Key::new("p", format!("{n}")), Expect::Anything, vec![0; bytes], None)
+        };
+        let counts = |seen: Vec<Write>| {
+            let (first, calls) = in_calls(vec![write(1_000, 10)], seen);
+            (first.len(), calls.iter().map(Vec::len).collect::<Vec<_>>())
+        };
+        assert_eq!(counts((0..5).map(|n| write(n, 65_537)).collect()), (6, vec![]));
+        assert_eq!(counts((0..250).map(|n| write(n, 10)).collect()), (99, vec![99, 53]));
+        assert_eq!(counts((0..60).map(|n| write(n, 65_537)).collect()), (54, vec![7]));
+    }
+}

@@ -1,0 +1,166 @@
+//! The sweep: what lies on the relays and nobody delivered is found, and nothing that was found is worked twice.
+//!
+//! ```text
+//! lease ─▶ read all relays ─▶ open what is new ─▶ store it ─▶ save how far it came, give the lease back
+//! ```
+//!
+//! - [`plan`]: what a relay is asked next, and when its window is covered. Pure.
+//! - [`seen`]: the ids that were dealt with. Pure.
+//! - `ledger`: where both lie between two ticks; `read`: the relays; `settle`: what becomes of each message.
+//!
+//! Whatever dies on the way, nothing counts as read that is not durable: the next tick reads it again.
+
+pub(crate) mod ledger;
+pub mod plan;
+pub(crate) mod read;
+pub mod seen;
+pub(crate) mod settle;
+
+use std::time::Duration;
+
+use nostr::prelude::{Event, EventId};
+use serde::Serialize;
+
+use self::ledger::{Held, Ledger};
+use self::read::{Heard, Inbox, Told};
+use self::settle::{End, Settled};
+use crate::app::App;
+use crate::clock::Deadline;
+use crate::error::Error;
+use crate::load::{self, Stored};
+use crate::store::{Row, Write};
+use crate::trigger::Trigger;
+
+/// How long the relays may take.
+const READ_TIME: Duration = Duration::from_secs(25);
+
+/// After so much of the lease nothing more is opened: what is left of it is for saving.
+const OPEN_TIME: Duration = Duration::from_secs(45);
+
+/// So many ticks in a row a relay may fail before it is spared.
+const MAX_FAILURES: u32 = 5;
+
+/// How long it is spared: nine ticks of a minute.
+const SPARED_SECS: u64 = 9 * 60 + 30;
+
+/// What a sweep came to, for the operator.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    relays: Vec<Told>,
+    /// Messages that are work.
+    work: usize,
+    /// Messages that went into the history alone.
+    kept: usize,
+    /// Events that were given up.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    quarantined: Vec<EventId>,
+}
+
+/// What a sweep found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Work that is stored and that nobody has begun.
+    pub(crate) triggers: Vec<Trigger>,
+    /// For the operator.
+    pub(crate) report: Report,
+}
+
+/// Sweeps all inbox relays. `rows` are those of the sweep's partition, `state` those of the agent's state.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable: what was found is found again. [`Error::TakenOver`] where another
+/// tick swept meanwhile.
+pub(crate) async fn run(
+    app: &App,
+    held: Held,
+    rows: &[Row],
+    state: &[Row],
+    deadline: Deadline,
+) -> Result<Found, Error> {
+    let begun = app.clock.now();
+    let now = begun.as_secs();
+    let open_until = deadline.slice(OPEN_TIME);
+    let mut ledger = Ledger::read(held, rows, now)?;
+    let mut stored = Stored::of_state(state);
+    let known = stored.state(app);
+    let (asked, spared): (Vec<Inbox>, Vec<Inbox>) = read::inboxes(app, &known)
+        .into_iter()
+        .partition(|inbox| ledger.notes(&inbox.target.url).retry_at.is_none_or(|at| at <= now));
+
+    let heard = read::read_all(app, &known, &mut ledger, &asked, deadline.slice(READ_TIME)).await;
+    let is_all = spared.is_empty() && heard.iter().all(|relay| relay.covered);
+    let was_settled = ledger.cursors.settled_at.is_some();
+    ledger.settle(now, is_all);
+    let learned = learn(app, &mut stored, &heard)?;
+    let settled = settle::settle(app, &mut ledger, &heard, was_settled, deadline, open_until);
+    let (settled, ()) = tokio::join!(settled, load::keep(app, learned));
+    let settled = settled?;
+
+    for relay in &heard {
+        take_note(&mut ledger, relay, &settled, now);
+    }
+    let mut more = Vec::new();
+    if heard.iter().any(|relay| relay.full_state.is_some()) {
+        let is_complete = spared.is_empty() && heard.iter().all(|relay| relay.full_state.is_some());
+        more.push(load::state_read(begun, is_complete)?);
+    }
+    let rest = (!settled.rest.is_empty()).then(|| ledger::Batch::of(&settled.rest, &settled.alone));
+    ledger.save(app, more, rest).await?;
+
+    let spared = spared.iter().map(|inbox| {
+        Told::not_asked(&inbox.target.url, "it failed five times in a row: it is asked every tenth time")
+    });
+    let Settled { triggers, kept, quarantined, .. } = settled;
+    let relays = heard.into_iter().map(|relay| relay.told).chain(spared).collect();
+    Ok(Found { report: Report { relays, work: triggers.len(), kept, quarantined }, triggers })
+}
+
+/// What is new of the agent's state, verified; to be kept.
+fn learn(app: &App, stored: &mut Stored, heard: &[Heard]) -> Result<Vec<Write>, Error> {
+    let mut new: Vec<Event> = Vec::new();
+    for event in heard.iter().flat_map(|relay| &relay.state) {
+        let is_known = stored.has_event(&event.id) || new.iter().any(|known| known.id == event.id);
+        if !is_known && event.verify().is_ok() {
+            new.push(event.clone());
+        }
+    }
+    if new.is_empty() { Ok(Vec::new()) } else { stored.learn(app, new) }
+}
+
+/// What is known of a relay after this tick. It was read so far only if everything that it showed was dealt with.
+fn take_note(ledger: &mut Ledger, relay: &Heard, settled: &Settled, now: u64) {
+    let end = |id: &EventId| settled.ends.get(id).copied().unwrap_or(End::Open);
+    let seen = ledger.seen(&relay.url);
+    for event in relay.messages.iter().filter(|event| end(&event.id) == End::Dealt) {
+        seen.add(&event.id, event.created_at.as_secs());
+    }
+    relay.known.iter().for_each(|(id, at)| seen.add(id, *at));
+
+    let notes = ledger.notes(&relay.url);
+    if relay.messages.iter().all(|event| end(&event.id) != End::Open) {
+        notes.cursor.advance(relay.sweep.clone(), relay.covered);
+    }
+    if let Some(gap) = relay.gaps.iter().max() {
+        tracing::warn!(relay.url = %relay.url, second = gap, "a second holds more messages than the relay gives at a time");
+        notes.gap_at = Some(*gap);
+    }
+    if let Some(is_full) = relay.full_state {
+        notes.state_at = Some(now);
+        if is_full {
+            notes.full_state_at = Some(now);
+        }
+    }
+    match &relay.failure {
+        None => (notes.failures, notes.retry_at) = (0, None),
+        Some(error) => {
+            if notes.failures == 0 {
+                tracing::warn!(relay.url = %relay.url, %error, "a relay could not be read");
+            }
+            notes.failures = notes.failures.saturating_add(1);
+            notes.retry_at = (notes.failures >= MAX_FAILURES).then(|| now.saturating_add(SPARED_SECS));
+        }
+    }
+}
+
+// What is opened in time can be saved in time.
+const _: () = assert!(OPEN_TIME.as_secs() < ledger::LEASE.as_secs());

@@ -1,0 +1,302 @@
+//! What a relay is asked next, and when it has told everything: cursors, windows and pages.
+//!
+//! A relay gives its newest events first and no more than it likes at a time (NIP-01's `limit` and its own), so a window
+//! is read downwards: what comes next is older than the oldest event so far. Nothing here does I/O or knows a clock.
+
+use std::collections::BTreeMap;
+
+use nostr::prelude::EventId;
+use serde::{Deserialize, Serialize};
+
+/// How far back of the last complete sweep wraps are asked for: two days by which NIP-59 dates a wrap early, and an hour
+/// of slack.
+pub const FAR_REACH_SECS: u64 = 49 * 60 * 60;
+
+/// How far back of the last complete sweep the rest is asked for.
+const NEAR_REACH_SECS: u64 = 60 * 60;
+
+/// How often everything is asked for as far back, reckoned from the last such sweep: so a message that was held up on its
+/// way for two days is found.
+const DEEP_EVERY_SECS: u64 = 24 * 60 * 60;
+
+/// The most events that one filter asks for.
+const PAGE_LIMIT: usize = 500;
+
+/// The same for a second that filled a page: as many as relays give at the most.
+const SECOND_LIMIT: usize = 1000;
+
+/// Fewer events than this in one second are not taken for a full page: no relay in use gives fewer at a time.
+const SMALLEST_PAGE: usize = 20;
+
+/// What a relay is asked for; each is paged for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Gift wraps to the agent (kind 1059).
+    Wraps,
+    /// NIP-04 messages to the agent (kind 4).
+    Dms,
+    /// NIP-04 messages that the agent wrote.
+    Sent,
+}
+
+/// What is known of one relay between two ticks. Times are Unix seconds of our clock.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// When its last complete sweep began; `None` where there was none.
+    pub complete_at: Option<u64>,
+    /// The same of the last one that went as far back for everything.
+    pub deep_at: Option<u64>,
+    /// The sweep that is under way, where one tick was not enough.
+    pub sweep: Option<Sweep>,
+}
+
+/// A sweep of one relay: from its begin until its window is covered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// When it began.
+    pub started_at: u64,
+    deep: bool,
+    places: BTreeMap<Stream, Place>,
+}
+
+/// How far one stream was read: from the top of its window down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    /// The window's lower end.
+    since: u64,
+    /// All above was read; `None` before the first page.
+    until: Option<u64>,
+    /// A second of which a page may have shown a part only; it is asked for once more, beside what lies below.
+    second: Option<u64>,
+    /// Whether that answer may have been cut short by other events: then it is asked for alone.
+    doubtful: bool,
+    /// The most events of this stream that one page brought.
+    largest: usize,
+}
+
+impl Cursor {
+    /// The sweep to go on with: the one under way, or a new one that begins `now`. `floor` holds the window open to a time
+    /// before the cursor.
+    #[must_use]
+    pub fn begin(&self, now: u64, streams: &[Stream], floor: Option<u64>) -> Sweep {
+        if let Some(sweep) = self.sweep.as_ref().filter(|sweep| sweep.is_of(streams)) {
+            return sweep.clone();
+        }
+        let deep = self.deep_at.is_none_or(|at| now.abs_diff(at) >= DEEP_EVERY_SECS);
+        let base = self.base(now, floor);
+        let place = |stream: Stream| {
+            let since = match stream {
+                Stream::Wraps => base.saturating_sub(FAR_REACH_SECS),
+                _ if deep => self.deep_at.unwrap_or(base).min(base).saturating_sub(FAR_REACH_SECS),
+                _ => base.saturating_sub(NEAR_REACH_SECS),
+            };
+            Place { since, until: None, second: None, doubtful: false, largest: 0 }
+        };
+        let places = streams.iter().map(|stream| (*stream, place(*stream))).collect();
+        Sweep { started_at: now, deep, places }
+    }
+
+    /// The earlier of the last complete sweep, our clock (it may have been set back) and the floor.
+    fn base(&self, now: u64, floor: Option<u64>) -> u64 {
+        let base = self.complete_at.unwrap_or(now).min(now);
+        floor.map_or(base, |floor| base.min(floor))
+    }
+
+    /// Takes in how far a sweep has come. The cursor moves only where its window is covered. A place that did not move is
+    /// given up, and the next sweep begins at the top: what is new lies there.
+    pub fn advance(&mut self, sweep: Sweep, covered: bool) {
+        if !covered {
+            self.sweep = Some(sweep).filter(|sweep| self.sweep.as_ref() != Some(sweep));
+            return;
+        }
+        self.complete_at = Some(sweep.started_at);
+        if sweep.deep {
+            self.deep_at = Some(sweep.started_at);
+        }
+        self.sweep = None;
+    }
+
+    /// The second before which no later sweep looks; `None` where that is not known yet.
+    #[must_use]
+    pub fn horizon(&self, floor: Option<u64>) -> Option<u64> {
+        let base = self.base(self.complete_at?, floor);
+        let base = self.deep_at.map_or(base, |at| at.min(base)).saturating_sub(FAR_REACH_SECS);
+        let under_way = self.sweep.iter().flat_map(|sweep| sweep.places.values().map(|place| place.since));
+        Some(under_way.fold(base, u64::min))
+    }
+}
+
+impl Sweep {
+    fn is_of(&self, streams: &[Stream]) -> bool {
+        self.places.len() == streams.len() && streams.iter().all(|s| self.places.contains_key(s))
+    }
+}
+
+/// One filter of the next page: events of `stream` from `since` to `until`, both included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// What is asked for.
+    pub stream: Stream,
+    /// The earliest second.
+    pub since: u64,
+    /// The latest second; `None` for no end.
+    pub until: Option<u64>,
+    /// The most events.
+    pub limit: usize,
+}
+
+/// An event of a page, as far as paging looks at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its id, as the relay says it.
+    pub id: EventId,
+    /// What it was asked for as.
+    pub stream: Stream,
+    /// Its own time.
+    pub at: u64,
+}
+
+/// How a page ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The relay said that this is all.
+    Whole,
+    /// We stopped listening: it was too much.
+    Cut,
+}
+
+/// Why a page does not help to go on. Its events are good, its order proves nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it sends more than is asked for, and not the newest first")]
+pub struct Disordered;
+
+/// One relay's sweep within one tick.
+#[derive(Debug)]
+pub struct Paging {
+    sweep: Sweep,
+    largest_page: usize,
+    gaps: Vec<u64>,
+    covered: bool,
+}
+
+impl Paging {
+    /// Goes on with a sweep.
+    #[must_use]
+    pub fn new(sweep: Sweep) -> Self {
+        Self { sweep, largest_page: 0, gaps: Vec::new(), covered: false }
+    }
+
+    /// What to ask for next; empty once the window is covered.
+    #[must_use]
+    pub fn asks(&self) -> Vec<Ask> {
+        let mut asks = Vec::new();
+        if self.covered {
+            return asks;
+        }
+        if let Some((&stream, place)) = self.sweep.places.iter().find(|(_, place)| place.doubtful) {
+            return place.ask_second(stream).into_iter().collect();
+        }
+        for (&stream, place) in &self.sweep.places {
+            asks.extend(place.ask_second(stream));
+            if place.until.is_none_or(|until| until >= place.since) {
+                asks.push(Ask { stream, since: place.since, until: place.until, limit: PAGE_LIMIT });
+            }
+        }
+        asks
+    }
+
+    /// Takes in a page.
+    ///
+    /// One that brings nothing from further down is the last, unless the seconds that were asked for again may have filled
+    /// it. A relay may count events per filter or per page, so a stream that brought nothing beside others that did is
+    /// asked again.
+    ///
+    /// # Errors
+    /// [`Disordered`]: the place stays.
+    pub fn took(&mut self, events: &[Found], end: End) -> Result<(), Disordered> {
+        let mut streams: BTreeMap<Stream, Vec<u64>> = BTreeMap::new();
+        for event in events {
+            streams.entry(event.stream).or_default().push(event.at);
+        }
+        let lone = self.sweep.places.values_mut().find(|place| place.doubtful);
+        if let Some(place) = lone {
+            self.gaps.extend(place.leave_second(events.len()));
+            self.covered = self.asks().is_empty();
+            return Ok(());
+        }
+        if end == End::Cut && !streams.values().all(|times| is_newest_first(times)) {
+            return Err(Disordered);
+        }
+        let depths = |sweep: &Sweep| sweep.places.values().map(|place| place.until).collect::<Vec<_>>();
+        let before = depths(&self.sweep);
+        let crowded = end == End::Cut || events.len() >= self.largest_page.max(SMALLEST_PAGE);
+        for (stream, place) in &mut self.sweep.places {
+            let times = streams.get(stream).map_or(&[][..], Vec::as_slice);
+            self.gaps.extend(place.take(times, crowded));
+        }
+        self.largest_page = self.largest_page.max(events.len());
+        let goes_on = depths(&self.sweep) != before || self.sweep.places.values().any(|place| place.doubtful);
+        if end == End::Cut && !goes_on {
+            return Err(Disordered);
+        }
+        self.covered = !goes_on || self.asks().is_empty();
+        Ok(())
+    }
+
+    /// Whether the window is covered.
+    #[must_use]
+    pub fn is_covered(&self) -> bool {
+        self.covered
+    }
+
+    /// How far it has come, and the seconds that held more than a page.
+    #[must_use]
+    pub fn end(self) -> (Sweep, Vec<u64>) {
+        (self.sweep, self.gaps)
+    }
+}
+
+impl Place {
+    fn ask_second(&self, stream: Stream) -> Option<Ask> {
+        let second = self.second?;
+        Some(Ask { stream, since: second, until: Some(second), limit: SECOND_LIMIT })
+    }
+
+    /// Moves down by a page's times of this stream. Returns a second that is still not shown in full.
+    ///
+    /// A page that brings something below the second has shown it, in whichever order a relay goes about it.
+    fn take(&mut self, times: &[u64], crowded: bool) -> Option<u64> {
+        let below = times.iter().copied().filter(|at| self.second.is_none_or(|second| *at < second));
+        let (oldest, of_below) = (below.clone().min(), below.count());
+        let gap = if self.second.is_some() && oldest.is_none() && crowded {
+            self.doubtful = true;
+            None
+        } else {
+            self.leave_second(times.len() - of_below)
+        };
+        if let Some(oldest) = oldest {
+            self.second = Some(oldest);
+            self.until = Some(oldest.saturating_sub(1));
+            // Nothing is older than the first second of all.
+            self.since = self.since.max(u64::from(oldest == 0));
+        }
+        self.largest = self.largest.max(times.len());
+        gap
+    }
+
+    /// The second was asked for once more and brought `count` events; it is returned where that is still a full page.
+    fn leave_second(&mut self, count: usize) -> Option<u64> {
+        self.doubtful = false;
+        let second = self.second.take();
+        second.filter(|_| count >= self.largest.max(SMALLEST_PAGE))
+    }
+}
+
+/// Whether so many events came newest first that it is no chance.
+fn is_newest_first(times: &[u64]) -> bool {
+    times.is_empty() || (times.len() >= SMALLEST_PAGE && times.is_sorted_by(|a, b| a >= b))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! One relay and one agent in simulated time.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::super::seen::{Change, Part, Seen};
+use super::*;
+
+const STREAMS: [Stream; 3] = [Stream::Wraps, Stream::Dms, Stream::Sent];
+
+fn id(n: u32) -> EventId {
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&n.to_be_bytes());
+    EventId::from_byte_array(bytes)
+}
+
+/// An event that lies on the relay from `arrives` on.
+#[derive(Debug, Clone)]
+struct Sent {
+    found: Found,
+    arrives: u64,
+}
+
+/// A relay that gives `cap` events at the most, per filter or per page.
+#[derive(Debug, Clone)]
+struct Relay {
+    events: Vec<Sent>,
+    cap: usize,
+    per_page: bool,
+}
+
+impl Relay {
+    fn answer(&self, asks: &[Ask], now: u64) -> Vec<Found> {
+        let mut page: Vec<Found> = Vec::new();
+        for ask in asks {
+            let mut matching: Vec<&Found> = self
+                .events
+                .iter()
+                .filter(|event| event.arrives <= now && event.found.stream == ask.stream)
+                .map(|event| &event.found)
+                .filter(|found| found.at >= ask.since && ask.until.is_none_or(|until| found.at <= until))
+                .collect();
+            matching.sort_by_key(|found| (std::cmp::Reverse(found.at), found.id));
+            page.extend(matching.into_iter().take(ask.limit.min(self.cap)).cloned());
+        }
+        page.sort_by_key(|found| (std::cmp::Reverse(found.at), found.id));
+        page.dedup();
+        if self.per_page {
+            page.truncate(self.cap);
+        }
+        page
+    }
+}
+
+/// What outlives a tick.
+#[derive(Debug, Default)]
+struct Agent {
+    cursor: Cursor,
+    seen: BTreeMap<Part, Vec<u8>>,
+    claimed: BTreeSet<EventId>,
+    runs: Vec<EventId>,
+    gaps: BTreeSet<u64>,
+}
+
+/// Where a tick dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Crash {
+    Never,
+    /// After it worked this many events.
+    After(usize),
+    /// After it worked all of them, before it saved how far it came.
+    BeforeSaving,
+}
+
+impl Agent {
+    /// One tick of at most `pages` pages; returns how many there were.
+    fn tick(&mut self, relay: &Relay, real: u64, clock: u64, pages: usize, crash: Crash) -> usize {
+        let mut seen = Seen::default();
+        self.seen.iter().for_each(|(part, bytes)| seen.load(*part, bytes));
+        let mut paging = Paging::new(self.cursor.begin(clock, &STREAMS, None));
+        let mut news = Vec::new();
+        let mut asked = 0;
+        while asked < pages && !paging.is_covered() {
+            let page = relay.answer(&paging.asks(), real);
+            asked += 1;
+            paging.took(&page, End::Whole).unwrap();
+            news.extend(page.into_iter().filter(|found| !seen.contains(&found.id)));
+        }
+        for (worked, found) in news.iter().enumerate() {
+            if crash == Crash::After(worked) {
+                return asked;
+            }
+            if self.claimed.insert(found.id) {
+                self.runs.push(found.id);
+            }
+            seen.add(&found.id, found.at);
+        }
+        let covered = paging.is_covered();
+        let (sweep, gaps) = paging.end();
+        self.gaps.extend(gaps);
+        if crash != Crash::Never {
+            return asked;
+        }
+        self.cursor.advance(sweep, covered);
+        if let Some(horizon) = self.cursor.horizon(None) {
+            seen.drop_before(horizon);
+        }
+        for (part, change) in seen.changes() {
+            match change {
+                Change::Put(bytes) => drop(self.seen.insert(part, bytes)),
+                Change::Delete => drop(self.seen.remove(&part)),
+            }
+        }
+        asked
+    }
+}
+
+const DAY: u64 = 24 * 60 * 60;
+const BEGIN: u64 = 1_803_902_400;
+
+/// Events of a day and a half: wraps back-dated up to two days, others held up on their way; many in the same second.
+fn events() -> impl Strategy<Value = Vec<Sent>> {
+    let event =
+        (0..3 * DAY / 2, 0..2 * DAY, 0usize..3, any::<bool>()).prop_map(|(arrives, early, kind, near)| {
+            let arrives = BEGIN + arrives;
+            let stream = STREAMS[kind];
+            // Most clients are prompt; some messages wait for a day on a phone without a network.
+            let early = if stream == Stream::Wraps || !near { early } else { early % 2400 };
+            let at = arrives - early;
+            (stream, if near { at } else { at - at % 600 }, arrives)
+        });
+    prop::collection::vec(event, 0..400).prop_map(|events| {
+        (0u32..)
+            .zip(events)
+            .map(|(n, (stream, at, arrives))| Sent { found: Found { id: id(n), stream, at }, arrives })
+            .collect()
+    })
+}
+
+fn crashes() -> impl Strategy<Value = Vec<(u8, Crash)>> {
+    let crash = prop_oneof![(0usize..30).prop_map(Crash::After), Just(Crash::BeforeSaving)];
+    prop::collection::vec((any::<u8>(), crash), 0..40)
+}
+
+proptest! {
+    #[test]
+    fn no_id_is_lost_and_none_is_run_twice(
+        events in events(),
+        cap in 20usize..80,
+        per_page in any::<bool>(),
+        pages in 1usize..6,
+        crashes in crashes(),
+        steps in prop::collection::vec(-600i64..=600, 1..8),
+    ) {
+        let relay = Relay { events, cap, per_page };
+        let mut agent = Agent::default();
+        // Ticks of ten minutes: twelve times the load of each.
+        for (number, real) in (BEGIN..BEGIN + 4 * DAY).step_by(600).enumerate() {
+            let clock = real.saturating_add_signed(steps[number / 40 % steps.len()]);
+            let crash = crashes.iter().find(|(at, _)| usize::from(*at) == number);
+            agent.tick(&relay, real, clock, pages, crash.map_or(Crash::Never, |(_, crash)| *crash));
+        }
+        let lost: Vec<&Sent> = relay
+            .events
+            .iter()
+            .filter(|event| !agent.claimed.contains(&event.found.id) && !agent.gaps.contains(&event.found.at))
+            .collect();
+        prop_assert!(lost.is_empty(), "{lost:?}");
+        prop_assert_eq!(agent.runs.len(), agent.claimed.len());
+    }
+}
+
+#[test]
+fn an_empty_window_is_covered_by_one_page_and_a_short_one_by_two() {
+    let relay = |events| Relay { events, cap: 500, per_page: false };
+    let sent = |n, at| Sent { found: Found { id: id(n), stream: Stream::Wraps, at }, arrives: 0 };
+    let mut agent = Agent::default();
+    assert_eq!(agent.tick(&relay(vec![]), BEGIN, BEGIN, 9, Crash::Never), 1);
+    assert_eq!(
+        agent.tick(&relay(vec![sent(1, BEGIN), sent(2, BEGIN - 9)]), BEGIN, BEGIN, 9, Crash::Never),
+        2
+    );
+    assert_eq!(agent.tick(&relay(vec![sent(1, BEGIN)]), BEGIN, BEGIN, 9, Crash::Never), 2);
+}
+
+#[test]
+fn the_cursor_is_our_clock_at_the_begin_of_a_sweep_and_moves_at_its_end() {
+    let events = (0..1200).map(|n| Sent {
+        found: Found { id: id(n), stream: Stream::Wraps, at: BEGIN - u64::from(n) },
+        arrives: 0,
+    });
+    let relay = Relay { events: events.collect(), cap: 500, per_page: false };
+    let mut agent = Agent::default();
+    for minute in 0..4 {
+        assert_eq!(agent.cursor.complete_at, None);
+        let now = BEGIN + minute * 60;
+        assert_eq!(agent.tick(&relay, now, now, 1, Crash::Never), 1);
+    }
+    assert_eq!((agent.cursor.complete_at, agent.cursor.sweep.clone()), (Some(BEGIN), None));
+    assert_eq!(agent.claimed.len(), 1200);
+
+    let since = |cursor: &Cursor, now| {
+        let asks = Paging::new(cursor.begin(now, &STREAMS, None)).asks();
+        asks.iter().map(|ask| now - ask.since).collect::<Vec<_>>()
+    };
+    assert_eq!(since(&agent.cursor, BEGIN + 60), [60 + 49 * 3600, 60 + 3600, 60 + 3600]);
+    assert_eq!(since(&agent.cursor, BEGIN + DAY), [DAY + 49 * 3600; 3]);
+    assert_eq!(agent.cursor.horizon(None), Some(BEGIN - 49 * 3600));
+}
+
+#[test]
+fn a_place_that_does_not_move_is_given_up_for_the_top() {
+    let mut cursor = Cursor::default();
+    let top = cursor.begin(BEGIN, &STREAMS, None);
+    let mut paging = Paging::new(top.clone());
+    paging.took(&[Found { id: id(1), stream: Stream::Wraps, at: BEGIN - 9 }], End::Whole).unwrap();
+    let (place, _) = paging.end();
+    cursor.advance(place.clone(), false);
+    assert_eq!(cursor.begin(BEGIN + 60, &STREAMS, None), place);
+    cursor.advance(place, false);
+    let next = Paging::new(cursor.begin(BEGIN + 120, &STREAMS, None)).asks();
+    assert!(next.iter().all(|ask| ask.until.is_none()), "{next:?}");
+    assert_eq!((cursor.complete_at, cursor.begin(BEGIN, &STREAMS, None)), (None, top));
+}
+
+#[test]
+fn a_second_that_holds_more_than_a_page_is_told_and_passed() {
+    let second = BEGIN - 100;
+    let mut events: Vec<Sent> = (0..70)
+        .map(|n| Sent { found: Found { id: id(n), stream: Stream::Dms, at: second }, arrives: 0 })
+        .collect();
+    let below = Found { id: id(99), stream: Stream::Dms, at: second - 1 };
+    events.push(Sent { found: below.clone(), arrives: 0 });
+    for per_page in [false, true] {
+        let relay = Relay { events: events.clone(), cap: 30, per_page };
+        let mut agent = Agent::default();
+        agent.tick(&relay, BEGIN, BEGIN, 9, Crash::Never);
+        assert_eq!(agent.gaps, BTreeSet::from([second]), "per page: {per_page}");
+        assert!(agent.claimed.contains(&below.id));
+        assert_eq!(agent.cursor.complete_at, Some(BEGIN));
+    }
+}
+
+#[test]
+fn a_page_that_is_cut_off_counts_as_far_as_its_order_shows() {
+    let found = |n: u32, at| Found { id: id(n), stream: Stream::Wraps, at };
+    let paging = || Paging::new(Cursor::default().begin(BEGIN, &[Stream::Wraps], None));
+    let mut newest_first = paging();
+    let page: Vec<Found> = (0..25).map(|n| found(n, BEGIN - u64::from(n))).collect();
+    assert_eq!(newest_first.took(&page, End::Cut), Ok(()));
+    assert_eq!(newest_first.asks()[1].until, Some(BEGIN - 25));
+    assert!(!newest_first.is_covered());
+    // Nothing from further down, and not even all of the second that was asked for again.
+    let asks = newest_first.asks();
+    assert_eq!(newest_first.took(&[], End::Cut), Ok(()));
+    assert_eq!(newest_first.asks(), asks[..1]);
+
+    let oldest_first: Vec<Found> = page.into_iter().rev().collect();
+    assert_eq!(paging().took(&oldest_first, End::Cut), Err(Disordered));
+    assert_eq!(paging().took(&[found(1, BEGIN)], End::Cut), Err(Disordered));
+}

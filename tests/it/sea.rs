@@ -1,0 +1,290 @@
+//! Relays in one process and in the test's own time, and an agent that reads them by its ticks alone.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use didactyl::app::App;
+use didactyl::clock::{Clock, Deadline};
+use didactyl::dm::{self, Content};
+use didactyl::handler;
+use didactyl::history::StoredMessage;
+use didactyl::llm::scripted::{Answer, Asked, Scripted};
+use didactyl::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
+use didactyl::store::{Range, keys};
+use nostr::prelude::{
+    Event, EventBuilder, EventId, Filter, FinalizeEvent, Keys, Kind, MatchEventOptions, PublicKey, RelayUrl,
+    Tag, Timestamp, UnsignedEvent,
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::agent::{BUDGET, TestClock, agent_key, app_over, config, nip44_to_agent, secret};
+use crate::ground::{Ground, On};
+
+/// How a relay behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// Gives so many events per filter at the most.
+    Gives(usize),
+    /// Shows what it got so many seconds later, and says in between that this is all.
+    Lags(u64),
+    /// Takes no connection.
+    Down,
+}
+
+struct Island {
+    manner: Manner,
+    /// Each event with our clock when it came.
+    events: Vec<(u64, Event)>,
+    pages: usize,
+}
+
+/// Some relays.
+pub struct Sea {
+    clock: Clock,
+    islands: Mutex<BTreeMap<RelayUrl, Island>>,
+    refuses_events: AtomicBool,
+}
+
+impl Sea {
+    fn new(clock: Clock, manners: &[Manner]) -> Self {
+        let island = |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0 };
+        let islands = (1..).zip(manners).map(|(port, manner)| (url(port), island(manner)));
+        Self { clock, islands: Mutex::new(islands.collect()), refuses_events: AtomicBool::new(false) }
+    }
+
+    /// Puts an event on every relay that takes it.
+    pub fn post(&self, event: &Event) {
+        self.post_all(vec![event.clone()]);
+    }
+
+    /// The same of several.
+    pub fn post_all(&self, events: Vec<Event>) {
+        let now = self.clock.now().as_secs();
+        for island in self.islands.lock().unwrap().values_mut() {
+            if island.manner != Manner::Down {
+                island.events.extend(events.iter().map(|event| (now, event.clone())));
+            }
+        }
+    }
+
+    /// Whether no relay takes what the agent publishes from now on.
+    pub fn refuse_events(&self, refuse: bool) {
+        self.refuses_events.store(refuse, Ordering::SeqCst);
+    }
+
+    /// How often relay `port` was asked for a page so far.
+    pub fn pages(&self, port: u16) -> usize {
+        self.islands.lock().unwrap()[&url(port)].pages
+    }
+
+    /// From now on relay `port` behaves so.
+    pub fn set(&self, port: u16, manner: Manner) {
+        self.islands.lock().unwrap().get_mut(&url(port)).unwrap().manner = manner;
+    }
+
+    /// What the agent's messages to `peer` say, with their ids, each once.
+    pub fn replies(&self, peer: &Keys) -> Vec<(EventId, String)> {
+        let events: BTreeMap<EventId, Event> = self
+            .islands
+            .lock()
+            .unwrap()
+            .values()
+            .flat_map(|island| island.events.iter().map(|(_, event)| (event.id, event.clone())))
+            .collect();
+        let opened = events.values().filter_map(|event| dm::open(peer, event).ok());
+        let replies: BTreeMap<EventId, String> = opened
+            .filter(|opened| opened.author == agent_key())
+            .filter_map(|opened| match opened.content {
+                Content::Text(text) => Some((opened.id, text)),
+                _ => None,
+            })
+            .collect();
+        replies.into_iter().collect()
+    }
+
+    fn answer(&self, relay: &RelayUrl, filters: &[Filter]) -> Result<Vec<Event>, RelayError> {
+        let now = self.clock.now().as_secs();
+        let mut islands = self.islands.lock().unwrap();
+        let island = islands.get_mut(relay).ok_or(RelayError::Connect("no such host".to_owned()))?;
+        let (most, lag) = match island.manner {
+            Manner::Down => return Err(RelayError::Connect("refused".to_owned())),
+            Manner::Gives(most) => (most, 0),
+            Manner::Lags(lag) => (500, lag),
+        };
+        island.pages += 1;
+        let mut page: BTreeMap<EventId, Event> = BTreeMap::new();
+        for filter in filters {
+            let here = island.events.iter().filter(|(at, _)| at + lag <= now).map(|(_, event)| event);
+            let mut matching: Vec<&Event> =
+                here.filter(|event| filter.match_event(event, MatchEventOptions::new())).collect();
+            // Newest first.
+            matching.sort_unstable();
+            matching.truncate(filter.limit.unwrap_or(most).min(most));
+            page.extend(matching.into_iter().map(|event| (event.id, event.clone())));
+        }
+        Ok(page.into_values().collect())
+    }
+}
+
+fn url(port: u16) -> RelayUrl {
+    RelayUrl::parse(&format!("ws://127.0.0.1:{port}")).unwrap()
+}
+
+fn report(target: &Target, outcome: &Result<Vec<Event>, RelayError>) -> FetchReport {
+    FetchReport {
+        url: target.url.clone(),
+        outcome: outcome.as_ref().map(|_| ()).map_err(Clone::clone),
+        events: outcome.as_ref().map_or(0, Vec::len),
+        skipped: 0,
+        took: Duration::ZERO,
+    }
+}
+
+#[async_trait]
+impl Relays for Sea {
+    async fn fetch(&self, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {
+        let (mut events, mut reports) = (BTreeMap::new(), Vec::new());
+        for target in targets {
+            let page = self.page(target, filters, until).await;
+            events.extend(page.events.into_iter().filter(|e| e.verify().is_ok()).map(|e| (e.id, e)));
+            reports.push(page.report);
+        }
+        Fetched { events: events.into_values().collect(), reports }
+    }
+
+    async fn page(&self, target: &Target, filters: &[Filter], _until: Instant) -> Page {
+        let outcome = self.answer(&target.url, filters);
+        let report = report(target, &outcome);
+        Page { events: outcome.unwrap_or_default(), report }
+    }
+
+    async fn publish(&self, outgoing: &[Outgoing], _until: Instant) -> Vec<Vec<PublishReport>> {
+        let now = self.clock.now().as_secs();
+        let mut islands = self.islands.lock().unwrap();
+        let mut to = |target: &Target, event: &Event| {
+            let refuses = self.refuses_events.load(Ordering::SeqCst);
+            let outcome = match islands.get_mut(&target.url) {
+                Some(island) if island.manner != Manner::Down && !refuses => {
+                    island.events.push((now, event.clone()));
+                    Ok(())
+                }
+                _ => Err(RelayError::Connect("refused".to_owned())),
+            };
+            PublishReport { url: target.url.clone(), outcome, took: Duration::ZERO }
+        };
+        outgoing.iter().map(|out| out.targets.iter().map(|target| to(target, &out.event)).collect()).collect()
+    }
+
+    async fn open(&self, _targets: &[Target], _until: Instant) {}
+
+    async fn close(&self) {}
+}
+
+/// An agent that nobody pushes anything to.
+pub struct Harbour {
+    pub sea: Arc<Sea>,
+    pub clock: TestClock,
+    pub model: Scripted,
+    ground: Ground,
+    vars: BTreeMap<&'static str, String>,
+}
+
+impl Harbour {
+    /// With one relay per manner; the agent has nothing on them.
+    pub async fn new(manners: &[Manner], script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+        didactyl::install_crypto_provider();
+        let (model, clock) = (Scripted::start(script).await.unwrap(), TestClock::default());
+        let ground = Ground::new(On::Sqlite).await;
+        let relays: Vec<String> = (1..).zip(manners).map(|(port, _)| url(port).to_string()).collect();
+        let mut vars = ground.vars();
+        vars.extend([
+            ("DIDACTYL_NSEC", secret(1).secret_key().to_secret_hex()),
+            ("DIDACTYL_ADMIN", secret(2).public_key().to_hex()),
+            ("DIDACTYL_RELAYS", relays.join(",")),
+            ("DIDACTYL_LLM", "scripted/test".to_owned()),
+            ("SCRIPTED_BASE_URL", model.base_url.clone()),
+        ]);
+        let sea = Arc::new(Sea::new(clock.clock(), manners));
+        Self { sea, clock, model, ground, vars }
+    }
+
+    /// A process of the agent's.
+    pub fn app(&self) -> App {
+        let store = self.ground.open(self.clock.clock());
+        let mut app = app_over(config(&self.vars), store, &self.clock);
+        app.relays = self.sea.clone();
+        app
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.clock.clock().now()
+    }
+
+    /// A tick that comes on time, in a process of its own.
+    pub async fn tick(&self) -> Value {
+        tick(&self.app()).await
+    }
+
+    /// What the store has of the conversation with the admin.
+    pub async fn history(&self) -> Vec<(bool, String)> {
+        let app = self.app();
+        let range = Range::whole(keys::conversation(&secret(2).public_key()));
+        let rows = app.store.list(&range).await.unwrap();
+        rows.iter()
+            .filter(|row| !row.key.sort.starts_with('~'))
+            .map(|row| app.open_sealed::<StoredMessage>(row).unwrap())
+            .map(|message| (message.from_agent, message.text))
+            .collect()
+    }
+
+    /// The texts of the agent's replies to the admin, in alphabetical order.
+    pub fn answers(&self) -> Vec<String> {
+        let mut texts: Vec<String> = self.sea.replies(&secret(2)).into_iter().map(|(_, text)| text).collect();
+        texts.sort();
+        texts
+    }
+}
+
+/// A tick that comes on time.
+pub async fn tick(app: &App) -> Value {
+    let payload = json!({"type": "tick"}).to_string();
+    handler::handle(app, &payload, Deadline::after(BUDGET)).await.unwrap()
+}
+
+/// A NIP-17 message to the agent, whose wrap bears a time of its own.
+pub fn wrap_at(author: &Keys, text: &str, written: Timestamp, wrapped: Timestamp) -> Event {
+    let rumor = UnsignedEvent::new(
+        author.public_key(),
+        written,
+        Kind::from(14),
+        [Tag::public_key(agent_key())],
+        text,
+    );
+    let rumor = json!({
+        "pubkey": rumor.pubkey, "created_at": rumor.created_at, "kind": 14, "tags": rumor.tags, "content": text,
+    });
+    let seal = EventBuilder::new(Kind::from(13), nip44_to_agent(author, &rumor.to_string()))
+        .custom_created_at(wrapped)
+        .finalize(author)
+        .unwrap();
+    let signer = Keys::generate();
+    EventBuilder::new(Kind::from(1059), nip44_to_agent(&signer, &seal.as_json()))
+        .tag(Tag::public_key(agent_key()))
+        .custom_created_at(wrapped)
+        .finalize(&signer)
+        .unwrap()
+}
+
+/// A NIP-04 message.
+pub fn nip04_at(author: &Keys, to: &PublicKey, text: &str, at: Timestamp) -> Event {
+    let content = nostr::nips::nip04::encrypt(author.secret_key(), to, text).unwrap();
+    EventBuilder::new(Kind::from(4), content)
+        .tag(Tag::public_key(*to))
+        .custom_created_at(at)
+        .finalize(author)
+        .unwrap()
+}

@@ -1,0 +1,196 @@
+//! Relays that hide, mislead or overflow: an incomplete read never counts as a complete one.
+
+use didactyl::relay::Relays;
+use didactyl::relay::pool::{Limits, Pool};
+use nostr::prelude::{Event, EventBuilder, Filter, FinalizeEvent, Kind, MatchEventOptions};
+use serde_json::{Value, json};
+
+use crate::agent::{TestAgent, echo, nip17, outcomes, secret};
+use crate::fake_relay::{FakeRelay, Peer};
+use crate::sea::tick;
+
+/// Answers a `REQ` with these events, filters unread, and takes what is published.
+async fn serve(peer: &mut Peer, frame: &Value, events: &[Event]) -> Option<()> {
+    match frame[0].as_str() {
+        Some("REQ") => {
+            for event in events {
+                peer.say(json!(["EVENT", frame[1], event])).await?;
+            }
+            peer.say(json!(["EOSE", frame[1]])).await
+        }
+        Some("EVENT") => peer.say(json!(["OK", frame[1]["id"], true, ""])).await,
+        _ => Some(()),
+    }
+}
+
+/// Like a relay: what matches one of the filters, newest first.
+fn matching(events: &[Event], frame: &Value) -> Vec<Event> {
+    let filters: Vec<Filter> =
+        frame.as_array().unwrap()[2..].iter().map(|f| serde_json::from_value(f.clone()).unwrap()).collect();
+    let options = MatchEventOptions::new();
+    let mut matching: Vec<Event> =
+        events.iter().filter(|e| filters.iter().any(|f| f.match_event(e, options))).cloned().collect();
+    matching.sort_unstable();
+    matching
+}
+
+async fn agent_on(relay: &FakeRelay) -> TestAgent {
+    TestAgent::bare_on(relay.own().url, echo).await
+}
+
+/// Whether a filter asks for the newest wraps.
+fn is_top(filter: &Value) -> bool {
+    filter["kinds"] == json!([1059]) && filter.get("until").is_none() && filter.get("since").is_some()
+}
+
+fn told(answer: &Value) -> (bool, &str) {
+    let relay = &answer["sweep"]["relays"][0];
+    (relay["complete"].as_bool().unwrap(), relay["reason"].as_str().unwrap_or_default())
+}
+
+/// A relay that shows messages only to who has authenticated, and says so or hides it.
+async fn hiding(dm: Event, says_so: bool, takes_auth: bool) -> FakeRelay {
+    FakeRelay::start(move |mut peer| {
+        let dm = dm.clone();
+        async move {
+            peer.say(json!(["AUTH", "c1"])).await?;
+            let mut is_known = false;
+            loop {
+                let frame = peer.hear().await?;
+                match frame[0].as_str() {
+                    Some("AUTH") => {
+                        is_known = takes_auth;
+                        peer.say(json!(["OK", frame[1]["id"], takes_auth, "restricted: members"])).await?;
+                    }
+                    Some("REQ") if !is_known && says_so => {
+                        peer.say(json!(["CLOSED", frame[1], "auth-required: log in"])).await?;
+                    }
+                    Some("REQ") if !is_known => peer.say(json!(["EOSE", frame[1]])).await?,
+                    _ => {
+                        let events = if frame[0] == "REQ" {
+                            matching(std::slice::from_ref(&dm), &frame)
+                        } else {
+                            vec![]
+                        };
+                        serve(&mut peer, &frame, &events).await?;
+                    }
+                }
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_inbox_relay_that_wants_authentication_is_read_whether_it_says_so_or_hides() {
+    for says_so in [true, false] {
+        let relay = hiding(nip17(&secret(2), "hello"), says_so, true).await;
+        let agent = agent_on(&relay).await;
+        let answer = tick(&agent.app).await;
+        assert_eq!(outcomes(&answer), ["replied"], "says so: {says_so}: {answer}");
+        assert_eq!(told(&answer), (true, ""));
+    }
+}
+
+#[tokio::test]
+async fn a_relay_that_does_not_take_our_authentication_was_not_read() {
+    for says_so in [true, false] {
+        let relay = hiding(nip17(&secret(2), "hello"), says_so, false).await;
+        let agent = agent_on(&relay).await;
+        let answer = tick(&agent.app).await;
+        assert_eq!(outcomes(&answer), [""; 0]);
+        let (complete, reason) = told(&answer);
+        assert!(!complete && reason.starts_with("authentication:"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_relay_lists_of_other_people_is_passed_over_and_its_word_that_this_was_all_is_not_taken() {
+    let note = EventBuilder::new(Kind::from(1), "spam").finalize(&secret(5)).unwrap();
+    let mut events: Vec<Event> = vec![note; 3];
+    events.push(nip17(&secret(2), "hello"));
+    let relay = FakeRelay::serving(events).await;
+    let agent = agent_on(&relay).await;
+    let answer = tick(&agent.app).await;
+    assert_eq!(outcomes(&answer), ["replied"], "{answer}");
+    assert_eq!(told(&answer), (false, "it sends what was not asked for, or what cannot be read"));
+    assert_eq!(outcomes(&tick(&agent.another()).await), [""; 0]);
+    // It is asked from the top each time.
+    let asked = relay.heard("REQ");
+    let tops = asked.iter().filter(|req| req.as_array().is_some_and(|f| f[2..].iter().any(is_top))).count();
+    assert!(tops >= 2, "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_relay_that_breaks_off_is_read_again_from_the_same_place() {
+    let dm = nip17(&secret(2), "hello");
+    let relay = {
+        let dm = dm.clone();
+        FakeRelay::start(move |mut peer| {
+            let dm = dm.clone();
+            async move {
+                let is_first = peer.connection == 1;
+                loop {
+                    let frame = peer.hear().await?;
+                    if frame[0] == "REQ" && is_first {
+                        peer.say(json!(["EVENT", frame[1], dm])).await?;
+                        return None;
+                    }
+                    let events =
+                        if frame[0] == "REQ" { matching(std::slice::from_ref(&dm), &frame) } else { vec![] };
+                    serve(&mut peer, &frame, &events).await?;
+                }
+            }
+        })
+        .await
+    };
+    let agent = agent_on(&relay).await;
+    let answer = tick(&agent.app).await;
+    // What came before the break is answered.
+    assert_eq!(outcomes(&answer), ["replied"], "{answer}");
+    let (complete, reason) = told(&answer);
+    assert!(!complete && reason.starts_with("connection lost"), "{answer}");
+    let answer = tick(&agent.another()).await;
+    assert_eq!((outcomes(&answer), told(&answer)), (vec![], (true, "")));
+}
+
+#[tokio::test]
+async fn a_page_shows_events_as_they_come_and_a_forged_one_hides_no_real_one() {
+    let real = nip17(&secret(2), "hello");
+    let mut forged = json!(real);
+    forged["content"] = json!("forged");
+    let forged: Event = serde_json::from_value(forged).unwrap();
+    let relay = FakeRelay::serving(vec![forged.clone(), real.clone(), real.clone()]).await;
+    let pool = Pool::new(secret(1), Limits::default());
+    let until = tokio::time::Instant::now() + crate::agent::BUDGET;
+    let filter = Filter::new().kind(Kind::from(1059));
+    let page = pool.page(&relay.own(), &[filter], until).await;
+    assert_eq!(page.events, [forged, real]);
+    assert!(page.report.outcome.is_ok());
+    pool.close().await;
+
+    let agent = agent_on(&relay).await;
+    assert_eq!(outcomes(&tick(&agent.app).await), ["replied"]);
+}
+
+/// The sandbox's own relay, with sockets: the silence test's short sister.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_ticks_over_sockets_answer_every_message_once() {
+    let agent = TestAgent::start().await;
+    for minute in 0..60u32 {
+        if minute.is_multiple_of(6) {
+            agent.publish([nip17(&secret(2), &format!("message {}", minute / 6))]).await;
+        }
+        let app = agent.another();
+        if minute % 20 == 7 {
+            let other = agent.another();
+            tokio::join!(tick(&app), tick(&other));
+        } else {
+            tick(&app).await;
+        }
+        agent.clock.forward(super::MINUTE);
+    }
+    let mut texts: Vec<String> = agent.replies().await.into_iter().map(|(_, text)| text).collect();
+    texts.sort();
+    assert_eq!(texts, (0..10).map(|number| format!("MESSAGE {number}")).collect::<Vec<_>>());
+}
