@@ -22,7 +22,7 @@ use didactyl::llm::scripted::strict;
 use didactyl::llm::{Llm, LlmError};
 use didactyl::load;
 use didactyl::record::{self, Claim, Claimed};
-use didactyl::relay::{FetchReport, Fetched, Outgoing, PublishReport, Relays, Target};
+use didactyl::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, Relays, Target};
 use didactyl::run::{Run, Step, ToolResult, driver};
 use didactyl::store::sqlite::Sqlite;
 use didactyl::trigger::Trigger;
@@ -187,6 +187,10 @@ impl Relays for Notes {
             took: Duration::ZERO,
         };
         Fetched { events: vec![note().clone(); limit], reports: targets.iter().map(report).collect() }
+    }
+
+    async fn page(&self, _target: &Target, _filters: &[Filter], _until: Instant) -> Page {
+        unreachable!("no tool reads page by page")
     }
 
     async fn publish(&self, outgoing: &[Outgoing], _until: Instant) -> Vec<Vec<PublishReport>> {
