@@ -475,7 +475,22 @@ fn the_example_of_didactyls_documents_becomes_its_document() {
         )
         .skill("chat", DM, "# Chat\n\nRespond helpfully to the admin.\nUse tools as needed.")
         .context();
-    insta::assert_snapshot!(context.messages[0].content, @"");
+    insta::assert_snapshot!(context.messages[0].content, @r"
+    # Didactyl Agent
+
+    - **npub**: `npub10xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqpkge6d`
+
+    ## Personality
+
+    You speak concisely and directly.
+
+    ---
+
+    ## Chat
+
+    Respond helpfully to the admin.
+    Use tools as needed.
+    ");
 }
 
 #[test]

@@ -88,8 +88,10 @@ fn letter(c: char) -> usize {
         0x0900..=0x0fff => 130,
         0x2000..=0x206f => 100,
         0x3040..=0x30ff => 105,
-        // Chinese characters, Korean syllables.
-        0x3400..=0x9fff | 0xac00..=0xd7af => 130,
+        // Chinese characters.
+        0x3400..=0x9fff => 130,
+        // Korean syllables.
+        0xac00..=0xd7af => 145,
         0xfe00..=0xfe0f => 100,
         // Emoji.
         0x1_f000.. => 300,

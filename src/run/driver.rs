@@ -72,7 +72,7 @@ pub async fn drive(
         snapshots,
     };
     let (mut model_ms, mut tools_ms) = (0, 0);
-    let result = driver.to_the_end(&mut run, &mut model_ms, &mut tools_ms).await;
+    let result = driver.drive_to_the_end(&mut run, &mut model_ms, &mut tools_ms).await;
 
     let (attempts, usage, cost_micro_usd) = driver.ledger.into_sums();
     let record = &mut claim.record;
@@ -102,7 +102,7 @@ pub(super) struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    async fn to_the_end(
+    async fn drive_to_the_end(
         &mut self,
         run: &mut Run,
         model_ms: &mut u64,

@@ -48,7 +48,10 @@ impl Driver<'_> {
             run.model_answered(answer);
             return Ok(());
         }
-        let answer = fit(self.ask_chain(run, turn, compactions).await?)?;
+        let mut answer = self.ask_chain(run, turn, compactions).await?;
+        if !answer.tool_calls.is_empty() || answer.content.trim().is_empty() {
+            answer = fit(answer)?;
+        }
         run.model_answered(answer.clone());
         if !run.is_over() {
             self.append(Place::Answer(turn), &answer).await?;

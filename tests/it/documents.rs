@@ -79,7 +79,9 @@ fn an_example_matches_what_it_shows_and_nothing_else() {
         lines_match(&expected.lines().collect::<Vec<_>>(), &got.lines().collect::<Vec<_>>())
     };
     assert!(matches("a\n…\nd", "a\nb\nc\nd") && matches("a\n…", "a") && matches("x…y…", "x12y"));
-    assert!(!matches("a", "a\nb") && !matches("a\nb", "a") && !matches("x…y", "x1z") && !matches("…\na", "b"));
+    assert!(
+        !matches("a", "a\nb") && !matches("a\nb", "a") && !matches("x…y", "x1z") && !matches("…\na", "b")
+    );
 }
 
 /// Runs the examples of a document one after another in a folder of their own; how many there were.
@@ -128,14 +130,17 @@ async fn run(folder: &Path, command: &str, relay: Option<&String>) -> String {
                 command.env("DIDACTYL_NSEC", key).env("DIDACTYL_RELAYS", relay);
             }
             let output = command.output().await.unwrap();
-            String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+            // Beside what a command prints standard error has the log.
+            let shown = if output.status.success() { output.stdout } else { output.stderr };
+            String::from_utf8(shown).unwrap()
         }
         other => panic!("a command {other:?}, which nobody knows how to run"),
     }
 }
 
 fn assert_shows(command: &str, expected: &str, shown: &str) {
-    let lines = |text: &str| text.trim_end().lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
+    let lines =
+        |text: &str| text.trim_end().lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
     let (wanted, got) = (lines(expected), lines(shown));
     let matches = lines_match(
         &wanted.iter().map(String::as_str).collect::<Vec<_>>(),
@@ -236,8 +241,9 @@ fn the_variables_become_what_skills_md_says_and_for_whom() {
             let frame = json!({"template": format!("user:\n<{variable}>")}).to_string();
             let events = [
                 signed(1, kinds::SOUL, &[&["d", "soul"]], &soul),
+                skill("text", &[&["trigger", "dm"]], "# Text"),
                 skill("framed", &[&["trigger", "dm", "admin,wot,stranger"]], &frame),
-                list(&["framed"]),
+                list(&["text", "framed"]),
                 note.clone(),
             ];
             let seen = |tier| {
@@ -253,7 +259,7 @@ fn the_variables_become_what_skills_md_says_and_for_whom() {
                 "text" => !value.is_empty() && !value.contains(['\n', '{']),
                 "JSON" => !value.contains('\n') && serde_json::from_str::<Value>(&value).is_ok(),
                 "list" => value.starts_with("- "),
-                "document" => value.is_empty() && origin == Origin::Nothing || value.starts_with("# "),
+                "document" => value == "# Didactyl\n\n## Text",
                 "message" => value.is_empty() && message == "<Hello!>",
                 "nothing" => value.is_empty() && origin == Origin::Agent,
                 other => panic!("{variable}: no form {other}"),
@@ -306,7 +312,8 @@ async fn what_skills_md_says_to_start_nothing_yet_starts_nothing() {
 
 // ── limits and warnings ──
 
-const NOW: u64 = 1_803_902_400;
+/// When everything here was signed: behind any clock.
+const NOW: u64 = 1_700_000_000;
 
 fn signed(author: u8, kind: Kind, tags: &[&[&str]], content: &str) -> Event {
     EventBuilder::new(kind, content)
@@ -396,7 +403,8 @@ fn limit(what: &str) -> usize {
 
 #[test]
 fn the_limits_of_templates_are_those_of_context_md() {
-    let sections = |n: usize| with_soul(&format!("---template---\n{}", "- section: s\n  content: x\n".repeat(n)));
+    let sections =
+        |n: usize| with_soul(&format!("---template---\n{}", "- section: s\n  content: x\n".repeat(n)));
     let most = limit("sections of a template");
     assert!(!is_told(&sections(most), "are skipped") && is_told(&sections(most + 1), "are skipped"));
 
@@ -404,7 +412,7 @@ fn the_limits_of_templates_are_those_of_context_md() {
     let most = limit("bytes of a section's name");
     assert!(!is_told(&named(most), "is skipped") && is_told(&named(most + 1), "is skipped"));
 
-    let soul = |n: usize| with_soul(&"s".repeat(n));
+    let soul = |n: usize| with_soul(&format!("{}\n---template---", "s".repeat(n)));
     let most = limit("bytes of the soul with its variables");
     assert!(!is_told(&soul(most), "was cut") && is_told(&soul(most + 1), "was cut"));
 }
@@ -417,7 +425,8 @@ fn the_limits_of_lists_are_those_of_context_md() {
 
     let most = limit("notes of the admin");
     let notes = (0..=most).map(|n| signed(2, kinds::NOTE, &[], &format!("note {n}")));
-    let soul = signed(1, kinds::SOUL, &[&["d", "soul"]], "---template---\n- section: n\n  content: {{admin_notes}}");
+    let soul =
+        signed(1, kinds::SOUL, &[&["d", "soul"]], "---template---\n- section: n\n  content: {{admin_notes}}");
     let context = assemble(&Setting::default(), &state(&notes.chain([soul]).collect::<Vec<_>>(), true));
     assert_eq!(context.variables["admin_notes"].text.lines().count(), most);
 
@@ -488,7 +497,11 @@ fn the_limits_of_the_document_and_the_frame_are_those_of_context_md() {
 async fn all_warnings() -> BTreeSet<String> {
     let dm: &[&str] = &["trigger", "dm", "admin,wot"];
     let mut events = vec![
-        skill("dm", &[dm, &["requires_tool", "weather"], &["temperature", "warm"]], "{{self}}{{s1}}{{framed}}{{message}}{{adopted_skills}}{{admin_profile}}{{far}}"),
+        skill(
+            "dm",
+            &[dm, &["requires_tool", "weather"], &["temperature", "warm"]],
+            "{{self}}{{s1}}{{framed}}{{message}}{{adopted_skills}}{{admin_profile}}{{far}}",
+        ),
         skill("self", &[], "{{self}}"),
         skill("framed", &[], &json!({"template": "user: x"}).to_string()),
         skill("heading", &[dm], "Two\nlines\n---"),
@@ -500,7 +513,10 @@ async fn all_warnings() -> BTreeSet<String> {
     let tools: Vec<String> = (0..65).map(|n| format!("tool_{n}")).collect();
     let text: String = tools.iter().map(|tool| format!("{{{{{tool}}}}}")).collect();
     events.push(skill("tools", &[dm], &text));
-    let mut ds: Vec<String> = ["dm", "tools", "self", "framed", "heading", "quotes", "many", "long", "missing"].map(str::to_owned).into();
+    let mut ds: Vec<String> =
+        ["dm", "tools", "self", "framed", "heading", "quotes", "many", "long", "missing"]
+            .map(str::to_owned)
+            .into();
     ds.extend((1..=9).map(|n| format!("s{n}")));
     let foreign = format!("31124:{}:theirs", secret(3).public_key());
     let mut entries: Vec<String> = ds.iter().map(|d| format!("31123:{}:{d}", agent_key())).collect();
@@ -531,10 +547,15 @@ async fn all_warnings() -> BTreeSet<String> {
     // An admin without a profile.
     let agent = TestAgent::bare(echo).await;
     agent.publish([skill("x", &[dm], "{{admin_profile}}"), list(&["x"])]).await;
-    let request = didactyl::cli::context::Request { format: didactyl::cli::context::Format::Parts, ..Default::default() };
+    let request = didactyl::cli::context::Request {
+        format: didactyl::cli::context::Format::Parts,
+        ..Default::default()
+    };
     let shown = didactyl::cli::context::show(&agent.app, None, &request).await.unwrap();
     let parts: Value = serde_json::from_str(&shown).unwrap();
-    warnings.extend(parts["warnings"].as_array().unwrap().iter().map(|warning| warning.as_str().unwrap().to_owned()));
+    warnings.extend(
+        parts["warnings"].as_array().unwrap().iter().map(|warning| warning.as_str().unwrap().to_owned()),
+    );
     warnings
 }
 
@@ -545,7 +566,10 @@ async fn the_warnings_are_those_of_context_md() {
     let patterns: Vec<&str> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
     let warnings = all_warnings().await;
     for warning in &warnings {
-        assert!(patterns.iter().any(|pattern| line_matches(pattern, warning)), "not in CONTEXT.md: {warning}");
+        assert!(
+            patterns.iter().any(|pattern| line_matches(pattern, warning)),
+            "not in CONTEXT.md: {warning}"
+        );
     }
     for pattern in patterns {
         assert!(warnings.iter().any(|warning| line_matches(pattern, warning)), "nothing says: {pattern}");

@@ -61,7 +61,11 @@ async fn a_chain_of_429_timeout_and_success_answers_and_the_record_tells_how() {
     assert_eq!(replies.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>(), ["HELLO"]);
     let record = agent.record(&dm_trigger_id(&dm_id(&dm))).await;
     assert_eq!(record.model.as_deref(), Some("scripted/well"));
-    insta::assert_snapshot!(told(&record.attempts), @"");
+    insta::assert_snapshot!(told(&record.attempts), @r"
+    turn 1 scripted/busy: the model is unavailable for now
+    turn 1 scripted/silent: the model is unavailable for now
+    turn 1 scripted/well: answered
+    ");
     // The sum is that of the attempts, and nothing of the providers' words is in the record.
     assert_eq!(record.cost_micro_usd, record.attempts.iter().map(|a| a.cost_micro_usd).sum::<u64>());
     assert!(record.usage.input_tokens > Some(0));

@@ -88,7 +88,4 @@ async fn with_a_foreign_models_faults_on_each_message_is_answered_once_and_the_c
     }
     let verdict = llmock.verdict().await;
     assert_eq!((&verdict["passed"], &verdict["errors"]), (&json!(true), &json!(0)), "{verdict}");
-    let ignored =
-        verdict["findings"].as_array().unwrap().iter().find(|f| f["code"] == "malformed_chunk_ignored");
-    assert_eq!(ignored, None);
 }

@@ -115,15 +115,18 @@ fn samples() -> Vec<(&'static str, String)> {
 fn the_estimate_is_never_far_below_the_truth() {
     let older = tiktoken_rs::cl100k_base_singleton();
     let newer = tiktoken_rs::o200k_base_singleton();
-    let mut table = Vec::new();
+    let (mut table, mut far_off) = (Vec::new(), Vec::new());
     for (name, text) in samples() {
         let truths = [older, newer].map(|tokenizer| tokenizer.encode_ordinary(&text).len());
         let estimated = estimate(&text);
         let percent = truths.map(|truth| estimated * 100 / truth);
-        assert!(percent.iter().all(|percent| (95..=450).contains(percent)), "{name}: {percent:?} percent");
+        if !percent.iter().all(|percent| (95..=450).contains(percent)) {
+            far_off.push(name);
+        }
         table.push(format!("| {name} | {}% | {}% |", percent[0], percent[1]));
     }
     insta::assert_snapshot!(table.join("\n"), @"");
+    assert_eq!(far_off, [""; 0]);
 }
 
 #[test]
