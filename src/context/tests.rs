@@ -531,9 +531,10 @@ fn a_skill_cannot_insert_the_document_that_it_is_part_of() {
 #[test]
 fn what_opens_only_with_its_value_is_closed_as_well() {
     for (text, end) in [
-        ("<{{none}}pre>\n# x", "<pre>\n# x\n</pre>"),
+        ("<{{none}}pre>\n# x", "<pre>\n## x\n</pre>"),
         ("`{{none}}``\n# x", "```\n## x\n```"),
         ("{{time}}~~~\n# x", "> a\n> b\n>\n~~~\n## x\n~~~"),
+        ("{{agent_identity}}\n  ```\n  # x", "- y\n  ```\n  # x\n```\n```"),
         ("- {{b}}", "- ```\ncode\n```\n```"),
         ("> {{c}}", "> 1. a\n   ```\n   c\n```"),
     ] {
@@ -543,6 +544,7 @@ fn what_opens_only_with_its_value_is_closed_as_well() {
             .skill("c", &[], "1. a\n   ```\n   c")
             .skill("last", DM, "# Last")
             .value("time", json!("a\nb"))
+            .value("agent_identity", json!(["y"]))
             .context();
         let expected = format!("# Didactyl Agent\n\n{end}\n\n---\n\n## Last");
         assert_eq!(context.messages[0].content, expected, "{text:?}");
