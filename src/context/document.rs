@@ -86,17 +86,25 @@ pub(crate) fn opens_at(text: &str, seams: &[usize]) -> bool {
     let mut done = None;
     seams.iter().any(|&seam| {
         // Of the seams of one line the first is enough.
-        let before = text.get(done.unwrap_or(0)..seam).unwrap_or_default();
+        let Some(before) = text.get(done.unwrap_or(0)..seam) else { return false };
         let start = match (before.rfind('\n'), done) {
             (Some(newline), from) => from.unwrap_or(0) + newline + 1,
             (None, None) => 0,
             (None, Some(_)) => return false,
         };
         done = Some(seam);
-        let line = text.get(start..).unwrap_or_default();
-        let is_prefix = |c: char| c.is_ascii_digit() || " \t>-+*.)".contains(c);
-        line.trim_start_matches(is_prefix).starts_with(['`', '~', '<'])
+        may_open(text.get(start..).unwrap_or_default())
     })
+}
+
+/// Whether an indented line may open a fence or an HTML block: below a list it opens it in the list, which ends it.
+pub(crate) fn opens_indented(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with([' ', '\t']) && may_open(line))
+}
+
+fn may_open(line: &str) -> bool {
+    let is_prefix = |c: char| c.is_ascii_digit() || " \t>-+*.)".contains(c);
+    line.trim_start_matches(is_prefix).starts_with(['`', '~', '<'])
 }
 
 /// What a CommonMark parser says of a text.

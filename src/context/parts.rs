@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use nostr::prelude::EventId;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -20,7 +21,7 @@ pub struct Parts<'a> {
     /// How the model is asked.
     pub parameters: Parameters<'a>,
     /// The skills of layer 1, in order.
-    pub skills: &'a [FiredSkill],
+    pub skills: Vec<SkillPart<'a>>,
     /// The messages in their order.
     pub sections: Vec<SectionPart<'a>>,
     /// What became of each variable, by name.
@@ -41,6 +42,15 @@ pub struct Parameters<'a> {
     pub model: &'a Params,
     /// The most model calls that may use tools.
     pub max_turns: u32,
+}
+
+/// A skill of layer 1.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SkillPart<'a> {
+    /// `kind:author:d`.
+    pub coordinate: String,
+    /// The version that was read.
+    pub event_id: &'a EventId,
 }
 
 /// A message.
@@ -111,7 +121,7 @@ pub fn parts<'a>(context: &'a Context, model: Option<&'a str>) -> Parts<'a> {
         model,
         model_chain: &context.model_chain,
         parameters: Parameters { model: &context.params, max_turns: context.max_turns },
-        skills: &context.skills,
+        skills: context.skills.iter().map(skill).collect(),
         variables: context
             .variables
             .iter()
@@ -137,6 +147,10 @@ pub fn parts<'a>(context: &'a Context, model: Option<&'a str>) -> Parts<'a> {
         tools,
         warnings: &context.warnings,
     }
+}
+
+fn skill(skill: &FiredSkill) -> SkillPart<'_> {
+    SkillPart { coordinate: skill.coordinate.to_string(), event_id: &skill.event_id }
 }
 
 fn section<'a>(message: &'a Message, name: &'a str) -> SectionPart<'a> {

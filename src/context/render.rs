@@ -81,6 +81,8 @@ pub(crate) struct Renderer<'a> {
     embedded: usize,
     /// Where in the text at hand variables stood and lines were broken.
     seams: Vec<usize>,
+    /// Where in it the first list or quote ends that a variable inserted.
+    first_block: Option<usize>,
     /// Whether the current message stands in its frame.
     has_message: bool,
     /// What skills and values are written as, each worked out once.
@@ -112,6 +114,7 @@ impl<'a> Renderer<'a> {
             block_end: None,
             embedded: 0,
             seams: Vec::new(),
+            first_block: None,
             has_message: false,
             skills: BTreeMap::new(),
             values: BTreeMap::new(),
@@ -139,13 +142,15 @@ impl<'a> Renderer<'a> {
             self.enter(Place::Document, None);
             let embedded = self.embedded;
             self.seams.clear();
+            self.first_block = None;
             let mut text = String::new();
             self.skill(fired.skill, &mut text);
             // Each skill is closed as written. What it embeds may stand where its own end no longer closes it, and what
             // stands around a value may open something together with it.
             let may_be_open = embedded != self.embedded
                 || self.bytes_left == 0
-                || document::opens_at(&text, &self.seams);
+                || document::opens_at(&text, &self.seams)
+                || self.first_block.and_then(|at| text.get(at..)).is_some_and(document::opens_indented);
             if !self.is_listing && may_be_open {
                 if document::is_too_deep(&text) {
                     self.warn_too_deep(fired.skill);
@@ -402,8 +407,11 @@ impl<'a> Renderer<'a> {
     /// Writes a value; one of several lines as far in as its variable stands.
     fn insert(&mut self, written: &Written, out: &mut String) {
         if written.is_block {
+            // The last line of another block may look like the start of one.
+            self.end_block(&written.text, out);
             let lines = written.below(out);
             self.push(&lines.text, out);
+            self.first_block.get_or_insert(out.len());
             self.block_end = Some(lines.end);
         } else {
             self.push(&written.text, out);

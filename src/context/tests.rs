@@ -326,6 +326,18 @@ fn a_user_block_frames_the_current_message() {
 }
 
 #[test]
+fn a_message_in_a_frame_is_not_looked_through_for_variables() {
+    let framed = json!({"template": "Brief.\nuser:\nThey say: {{message}}"}).to_string();
+    let scene = Scene { text: "{{soul}} {{time}} {{identity}} {{message}}", ..Scene::new() };
+    let scene = scene.skill("a", DM, &framed).skill("identity", &[], "never pulled in").soul("The soul.");
+    assert_eq!(
+        scene.context().messages.last().unwrap().content,
+        "They say: {{soul}} {{time}} {{identity}} {{message}}"
+    );
+    assert_eq!(scene.names(), [""; 0]);
+}
+
+#[test]
 fn a_cycle_of_skills_ends_at_its_closing_edge() {
     let context = Scene::new()
         .skill("a", DM, "A({{b}})")
@@ -475,7 +487,22 @@ fn the_example_of_didactyls_documents_becomes_its_document() {
         )
         .skill("chat", DM, "# Chat\n\nRespond helpfully to the admin.\nUse tools as needed.")
         .context();
-    insta::assert_snapshot!(context.messages[0].content, @"");
+    insta::assert_snapshot!(context.messages[0].content, @r"
+    # Didactyl Agent
+
+    - **npub**: `npub10xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqpkge6d`
+
+    ## Personality
+
+    You speak concisely and directly.
+
+    ---
+
+    ## Chat
+
+    Respond helpfully to the admin.
+    Use tools as needed.
+    ");
 }
 
 #[test]
@@ -516,9 +543,10 @@ fn a_skill_cannot_insert_the_document_that_it_is_part_of() {
 #[test]
 fn what_opens_only_with_its_value_is_closed_as_well() {
     for (text, end) in [
-        ("<{{none}}pre>\n# x", "<pre>\n# x\n</pre>"),
+        ("<{{none}}pre>\n# x", "<pre>\n## x\n</pre>"),
         ("`{{none}}``\n# x", "```\n## x\n```"),
         ("{{time}}~~~\n# x", "> a\n> b\n>\n~~~\n## x\n~~~"),
+        ("{{agent_identity}}\n  ```\n  # x", "- y\n  ```\n  # x\n```\n```"),
         ("- {{b}}", "- ```\ncode\n```\n```"),
         ("> {{c}}", "> 1. a\n   ```\n   c\n```"),
     ] {
@@ -528,6 +556,7 @@ fn what_opens_only_with_its_value_is_closed_as_well() {
             .skill("c", &[], "1. a\n   ```\n   c")
             .skill("last", DM, "# Last")
             .value("time", json!("a\nb"))
+            .value("agent_identity", json!(["y"]))
             .context();
         let expected = format!("# Didactyl Agent\n\n{end}\n\n---\n\n## Last");
         assert_eq!(context.messages[0].content, expected, "{text:?}");

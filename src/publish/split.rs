@@ -150,7 +150,12 @@ mod tests {
         let cut = parts(&text, 400);
         insta::assert_snapshot!(
             cut.iter().map(|part| format!("{:?} … {:?}", part.lines().next().unwrap(), part.lines().last().unwrap())).collect::<Vec<_>>().join("\n"),
-            @""
+            @r#"
+        "Look:" … "```"
+        "```rust" … "```"
+        "Done. word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word " … "Done. word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word "
+        "word word" … "word word"
+        "#
         );
         assert!(cut.iter().all(|part| part.len() <= 400));
         for part in &cut {

@@ -129,7 +129,7 @@ async fn a_template_names_orders_and_limits_the_sections() {
     // The names are those of the readable form too.
     let readable = show(&agent.app, None, Format::Md).await.unwrap();
     let headers: Vec<&str> = readable.lines().filter(|line| line.starts_with("Section: ")).collect();
-    assert_eq!(headers.len(), 19);
+    assert_eq!(headers.len(), 20);
     assert_eq!(
         headers[..2],
         ["Section: system_prompt | role=system", "Section: admin_identity | role=system"]
@@ -297,7 +297,7 @@ async fn the_parts_tell_sizes_and_where_everything_came_from() {
     let agent = TestAgent::bare(crate::agent::echo).await;
     let author = secret(1).public_key();
     let at = 1_796_000_000;
-    let content = "I am {{agent_name}}, of {{admin_profile}}. {{time}}{{nobody}}";
+    let content = "I am {{agent_name}}, of {{admin_profile}}. {{agent_identity}}{{nobody}}";
     agent
         .publish([
             signed(
@@ -318,13 +318,9 @@ async fn the_parts_tell_sizes_and_where_everything_came_from() {
         .await;
     let dm = json!({"type": "prompt", "message": "Hi"}).to_string();
     let mut parts = parts(&agent, Some(&dm)).await;
-    // A clock and a signature are part of it.
+    // An id depends on a signature, which is made anew each time.
     parts["skills"][0]["event_id"] = json!("EVENT");
-    let time = parts["variables"]["time"]["text"].as_str().unwrap().to_owned();
-    assert!(time.contains("- **iso**: "));
-    let text = serde_json::to_string_pretty(&parts).unwrap();
-    let time = serde_json::to_string(&time).unwrap();
-    insta::assert_snapshot!("parts", text.replace(time.trim_matches('"'), "TIME"));
+    insta::assert_snapshot!("parts", serde_json::to_string_pretty(&parts).unwrap());
 }
 
 #[tokio::test]
@@ -347,7 +343,17 @@ async fn what_starts_no_run_is_told_why() {
     ] {
         told.push(show(&agent.app, Some(&payload.to_string()), Format::Md).await.unwrap_err().to_string());
     }
-    insta::assert_snapshot!(told.join("\n"), @"");
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    what a tick starts lies on the relays: give one of its messages
+    the payload is of no known shape; its top-level keys are: none
+    the payload starts no run: it has no events
+    the payload starts 2 runs, each with a context of its own: give one event
+    the payload starts no run: the agent does not heed a sender of tier stranger
+    there is no such run
+    the prompt payload cannot be read: `message` must be a text that is not empty
+    this request starts no run that can be shown
+    the body cannot be read: `message` must be a text that is not empty
+    "#);
     let twice = format!(r#"{{"type":"relay","events":[{}]}}"#, serde_json::to_string(&one).unwrap());
     assert!(show(&agent.app, Some(&twice), Format::Md).await.unwrap().ends_with("    one\n"));
 }
@@ -376,7 +382,7 @@ async fn drafts_are_laid_over_what_the_agent_has_and_new_ones_come_last() {
     let request = Request {
         soul: Some(file("soul.md", "A drafted soul.")),
         skill: vec![
-            file("identity.md", "A drafted identity."),
+            file("identity.md", "[\"scope\",\"public\"]\n\nA drafted identity."),
             file("extra.md", "[\"trigger\",\"dm\"]\n\n# Extra\n\nOnly a draft.\n"),
         ],
         format: Format::Md,

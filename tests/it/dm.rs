@@ -211,7 +211,7 @@ async fn a_long_answer_arrives_in_parts_and_in_order() {
     let agent = TestAgent::with_script(move |_| Answer::Text(script.clone())).await;
     let answer = agent.deliver(&[nip17(&secret(2), "tell me everything")]).await;
     assert_eq!(answer["results"][0]["reply"].as_array().unwrap().len(), 3);
-    assert_eq!(texts(agent.replies().await).join("\n\n"), long);
+    assert_eq!(texts(agent.replies().await).concat(), long);
 }
 
 #[tokio::test]

@@ -130,7 +130,9 @@ async fn run(folder: &Path, command: &str, relay: Option<&String>) -> String {
                 command.env("DIDACTYL_NSEC", key).env("DIDACTYL_RELAYS", relay);
             }
             let output = command.output().await.unwrap();
-            String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+            // Beside what a command prints standard error has the log.
+            let shown = if output.status.success() { output.stdout } else { output.stderr };
+            String::from_utf8(shown).unwrap()
         }
         other => panic!("a command {other:?}, which nobody knows how to run"),
     }

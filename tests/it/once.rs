@@ -113,7 +113,7 @@ async fn our_own_copies_come_back_and_change_nothing(on: On) {
     let long = [paragraph.trim_end(); 4].join("\n\n");
     let expected: Vec<(&str, String)> = [("peer", "hello".to_owned())]
         .into_iter()
-        .chain(long.split("\n\n").map(|part| ("agent", part.to_owned())))
+        .chain(long.split_inclusive("\n\n").map(|part| ("agent", part.to_owned())))
         .collect();
     let agent = TestAgent::over(on, move |_| Answer::Text(long.clone())).await;
     agent.deliver(&[nip17(&secret(2), "hello")]).await;
