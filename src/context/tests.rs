@@ -395,8 +395,8 @@ fn the_turns_are_the_requests_else_the_skills_up_to_the_hosts_else_the_doors_own
         let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
         scene(Scene { max_turns: limit, ..Scene::new() }.skill("a", &tags, "a")).context().max_turns
     };
-    let (dm, plain): (fn(Scene) -> Scene, fn(Scene) -> Scene) =
-        (|scene| scene, |scene| scene.prompt(None, None));
+    let dm: fn(Scene) -> Scene = |scene| scene;
+    let plain: fn(Scene) -> Scene = |scene| scene.prompt(None, None);
     let asking: fn(Scene) -> Scene = |scene| scene.prompt(None, Some(9));
     let table = [
         (turns(None, 16, dm), 16),

@@ -438,7 +438,9 @@ impl Tool for Variable {
     }
     async fn call(&self, _: Value, _: &ToolContext<'_>) -> Result<Value, ToolError> {
         match &self.answer {
-            Answer::Together(barrier) => drop(barrier.wait().await),
+            Answer::Together(barrier) => {
+                barrier.wait().await;
+            }
             Answer::Never => std::future::pending().await,
             Answer::Fails => return Err(ToolError::Model("quoting somebody's text".to_owned())),
         }
