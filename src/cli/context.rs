@@ -203,11 +203,14 @@ async fn trigger_of(app: &App, json: &str) -> Result<Trigger, Failure> {
         Err(_) => {}
     }
     let payload = match Payload::parse(json)? {
-        Payload::FunctionUrl => http::starts(json).map_err(|answer| answer.body().to_owned())?,
+        Payload::FunctionUrl => http::starts(json)?,
         Payload::Sqs(records) => match records.as_slice() {
             [record] => match sqs::parse_body(&record.body) {
                 Some(run) => Payload::Resume { run: run.to_owned() },
-                None => Payload::parse(&record.body)?,
+                None => match Payload::parse(&record.body)? {
+                    events @ Payload::Relay(_) => events,
+                    _ => return Err("the queue brings relay events and stored runs only".into()),
+                },
             },
             _ => {
                 return Err(
@@ -260,6 +263,7 @@ fn of_events(app: &App, batch: &RelayEvents) -> Result<Trigger, Failure> {
     }
     match (triggers.len(), triggers.pop()) {
         (1, Some(trigger)) => Ok(trigger),
+        (0, _) if batch.events.is_empty() => Err("the payload starts no run: it has no events".into()),
         (0, _) => Err(format!("the payload starts no run: {}", reasons.join("; ")).into()),
         (several, _) => {
             Err(format!("the payload starts {several} runs, each with a context of its own: give one event")

@@ -326,6 +326,18 @@ fn a_user_block_frames_the_current_message() {
 }
 
 #[test]
+fn a_message_in_a_frame_is_not_looked_through_for_variables() {
+    let framed = json!({"template": "Brief.\nuser:\nThey say: {{message}}"}).to_string();
+    let scene = Scene { text: "{{soul}} {{time}} {{identity}} {{message}}", ..Scene::new() };
+    let scene = scene.skill("a", DM, &framed).skill("identity", &[], "never pulled in").soul("The soul.");
+    assert_eq!(
+        scene.context().messages.last().unwrap().content,
+        "They say: {{soul}} {{time}} {{identity}} {{message}}"
+    );
+    assert_eq!(scene.names(), [""; 0]);
+}
+
+#[test]
 fn a_cycle_of_skills_ends_at_its_closing_edge() {
     let context = Scene::new()
         .skill("a", DM, "A({{b}})")
@@ -383,8 +395,8 @@ fn the_turns_are_the_requests_else_the_skills_up_to_the_hosts_else_the_doors_own
         let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
         scene(Scene { max_turns: limit, ..Scene::new() }.skill("a", &tags, "a")).context().max_turns
     };
-    let (dm, plain): (fn(Scene) -> Scene, fn(Scene) -> Scene) =
-        (|scene| scene, |scene| scene.prompt(None, None));
+    let dm: fn(Scene) -> Scene = |scene| scene;
+    let plain: fn(Scene) -> Scene = |scene| scene.prompt(None, None);
     let asking: fn(Scene) -> Scene = |scene| scene.prompt(None, Some(9));
     let table = [
         (turns(None, 16, dm), 16),

@@ -43,12 +43,6 @@ impl Answer {
         Self::new(status_code, &json!({"success": false, "error": error.to_string()}))
     }
 
-    /// The body: JSON text.
-    #[must_use]
-    pub fn body(&self) -> &str {
-        &self.body
-    }
-
     fn with_header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.insert(name, value.into());
         self
@@ -84,18 +78,16 @@ const ROUTES: [Route; 11] = [
     Route { method: "GET", path: "/api/runs", door: Door::NotBuilt },
 ];
 
-/// What a request to a function URL would start, whoever sends it: events or a prompt. It is read as its door reads it.
+/// What a request to the function URL would start, whoever sends it: events or a prompt. It is read as its door reads it.
 ///
 /// # Errors
-/// The answer to a request that cannot be read, or that starts nothing.
-pub fn starts(payload: &str) -> Result<Payload, Answer> {
-    let request = Request::read(payload).map_err(|reason| Answer::error(400, reason))?;
+/// Why it starts nothing.
+pub fn starts(payload: &str) -> Result<Payload, String> {
+    let request = Request::read(payload)?;
     match (request.method.as_str(), request.path.trim_end_matches('/')) {
-        ("POST", "/bridge") => {
-            read_events(&request).map(Payload::Relay).map_err(|reason| Answer::error(400, reason))
-        }
+        ("POST", "/bridge") => read_events(&request).map(Payload::Relay),
         ("POST", prompt::PATH) => prompt::read(&request).map(Payload::Prompt),
-        _ => Err(Answer::error(404, "this request starts no run that can be shown")),
+        _ => Err("this request starts no run that can be shown".to_owned()),
     }
 }
 

@@ -344,15 +344,15 @@ async fn what_starts_no_run_is_told_why() {
         told.push(show(&agent.app, Some(&payload.to_string()), Format::Md).await.unwrap_err().to_string());
     }
     insta::assert_snapshot!(told.join("\n"), @r#"
-    a tick payload is not built yet
+    what a tick starts lies on the relays: give one of its messages
     the payload is of no known shape; its top-level keys are: none
-    the payload starts no run: 
+    the payload starts no run: it has no events
     the payload starts 2 runs, each with a context of its own: give one event
     the payload starts no run: the agent does not heed a sender of tier stranger
     there is no such run
     the prompt payload cannot be read: `message` must be a text that is not empty
-    {"success":false,"error":"this request starts no run that can be shown"}
-    {"success":false,"error":"the body cannot be read: `message` must be a text that is not empty"}
+    this request starts no run that can be shown
+    the body cannot be read: `message` must be a text that is not empty
     "#);
     let twice = format!(r#"{{"type":"relay","events":[{}]}}"#, serde_json::to_string(&one).unwrap());
     assert!(show(&agent.app, Some(&twice), Format::Md).await.unwrap().ends_with("    one\n"));
@@ -438,7 +438,9 @@ impl Tool for Variable {
     }
     async fn call(&self, _: Value, _: &ToolContext<'_>) -> Result<Value, ToolError> {
         match &self.answer {
-            Answer::Together(barrier) => drop(barrier.wait().await),
+            Answer::Together(barrier) => {
+                barrier.wait().await;
+            }
             Answer::Never => std::future::pending().await,
             Answer::Fails => return Err(ToolError::Model("quoting somebody's text".to_owned())),
         }

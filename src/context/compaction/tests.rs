@@ -115,7 +115,15 @@ fn the_summary_is_asked_for_in_plain_text_and_without_calls() {
     assert_eq!(request.iter().map(|m| m.role).collect::<Vec<_>>(), [Role::System, Role::User]);
     assert!(request.iter().all(|m| m.tool_calls.is_empty()));
     assert!(request.iter().map(tokens::of_message).sum::<usize>() < limits.at);
-    insta::assert_snapshot!(request[1].content, @"");
+    insta::assert_snapshot!(request[1].content, @r#"
+    User: How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today? How are you today?
+
+    Assistant: Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you. Very well, thank you.
+
+    Assistant called: query {"n":0}
+
+    Result: {"success":true,"content":"found c1x0 word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word word "}
+    "#);
 }
 
 #[test]
