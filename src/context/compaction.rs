@@ -262,18 +262,25 @@ impl Log {
 
     fn is_removed(&self, at: usize, compaction: &Compaction) -> bool {
         let is_summary = Some(at) == self.summary_at() && self.removes_any(compaction);
-        is_summary || (at < compaction.remove_before && self.may_go(at, &self.newest_batch()))
+        is_summary || (at < self.cut(compaction) && self.may_go(at, &self.newest_batch()))
+    }
+
+    /// Where the removed part ends: never between a call and its result, also where the messages are no longer those that
+    /// the compaction was planned for. A run that is taken up later may see one message more.
+    fn cut(&self, compaction: &Compaction) -> usize {
+        let ends = self.units().into_iter().map(|unit| unit.end);
+        ends.take_while(|end| *end <= compaction.remove_before).last().unwrap_or_default()
     }
 
     fn removes_any(&self, compaction: &Compaction) -> bool {
         let newest = self.newest_batch();
-        (0..compaction.remove_before.min(self.messages.len())).any(|at| self.may_go(at, &newest))
+        (0..self.cut(compaction)).any(|at| self.may_go(at, &newest))
     }
 
     /// The messages that a summary stands for, without the last summary.
     fn removed<'a>(&'a self, plan: &'a Compaction) -> impl Iterator<Item = &'a Message> {
         let newest = self.newest_batch();
-        let before = self.messages.iter().take(plan.remove_before).enumerate();
+        let before = self.messages.iter().take(self.cut(plan)).enumerate();
         before.filter(move |(at, _)| self.may_go(*at, &newest)).map(|(_, message)| message)
     }
 

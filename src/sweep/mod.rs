@@ -28,6 +28,7 @@ use crate::app::App;
 use crate::clock::Deadline;
 use crate::error::Error;
 use crate::load::{self, Stored};
+use crate::relay::Target;
 use crate::store::{Row, Write};
 use crate::trigger::Trigger;
 
@@ -100,7 +101,11 @@ pub(crate) async fn run(
         take_note(&mut ledger, relay, &settled, now);
     }
     let mut more = Vec::new();
-    if heard.iter().any(|relay| relay.full_state.is_some()) {
+    // A relay that is only written to was not asked: then a run asks for itself.
+    let inboxes: Vec<&Inbox> = asked.iter().chain(&spared).collect();
+    let is_asked = |target: &Target| inboxes.iter().any(|inbox| inbox.target.url == target.url);
+    let has_all = load::read_targets(app, &known).iter().all(is_asked);
+    if has_all && heard.iter().any(|relay| relay.full_state.is_some()) {
         let is_complete = spared.is_empty() && heard.iter().all(|relay| relay.full_state.is_some());
         more.push(load::state_read(begun, is_complete)?);
     }

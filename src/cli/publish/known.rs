@@ -101,14 +101,18 @@ fn deletions(keys: &Keys, drafts: &Drafts, found: &[Event]) -> Vec<Filter> {
 async fn fetch(client: &Pool, targets: &[Target], filters: &[Filter]) -> Result<Vec<Event>, Failure> {
     let fetched = client.fetch(targets, filters, Instant::now() + PATIENCE).await;
     for report in &fetched.reports {
-        if let Err(error) = &report.outcome {
-            return Err(format!(
-                "nothing was published: {} could not be read in full ({error}), and what only it has would be lost. Try \
-                 again, or take it out of DIDACTYL_RELAYS or the agent's relay list (kind 10002), whichever names it",
-                report.url
-            )
-            .into());
-        }
+        let lacks = match &report.outcome {
+            Err(error) => error.to_string(),
+            // One of them may be the list that is to be rewritten.
+            Ok(()) if report.skipped > 0 => format!("{} of its events cannot be read", report.skipped),
+            Ok(()) => continue,
+        };
+        return Err(format!(
+            "nothing was published: {} could not be read in full ({lacks}), and what only it has would be lost. Try \
+             again, or take it out of DIDACTYL_RELAYS or the agent's relay list (kind 10002), whichever names it",
+            report.url
+        )
+        .into());
     }
     Ok(fetched.events)
 }

@@ -224,3 +224,16 @@ fn b027_a_first_result_of_megabytes_fits_into_a_window_of_32k_tokens() {
     log.push_batch([Message::assistant("", vec![call]), Message::tool_result("c", result)]);
     assert_eq!(log.plan(2000, Limits::of(32_000)), None);
 }
+
+#[test]
+fn a_compaction_of_another_context_parts_no_call_from_its_results() {
+    for remove_before in 0..=12 {
+        let mut log = context();
+        (1..=3).for_each(|at| log.push_batch(batch(at, 2, 100)));
+        log.compact(&Compaction { shorten_before: 0, remove_before, newest_bytes: None, summary: None });
+        let calls: Vec<&str> =
+            log.messages().iter().flat_map(|m| &m.tool_calls).map(|call| call.id.as_str()).collect();
+        let results: Vec<&str> = log.messages().iter().filter_map(|m| m.tool_call_id.as_deref()).collect();
+        assert_eq!(calls, results, "{remove_before}");
+    }
+}

@@ -142,10 +142,12 @@ impl Providers {
     /// not end in a cloud.
     #[must_use]
     pub fn chain(&self, text: &str, default: &Chain) -> Chain {
-        let entry = |entry: &str| match self.custom.named(entry) {
+        // A keyword is one however it is written: `Private` must not become a model of some cloud.
+        let keyword = |entry: &str| KEYWORDS.into_iter().find(|keyword| keyword.eq_ignore_ascii_case(entry));
+        let entry = |entry: &str| match self.custom.named(keyword(entry).unwrap_or(entry)) {
             Some(models) => models,
-            None if entry == "private" => Vec::new(),
-            None if KEYWORDS.contains(&entry) => default.0.clone(),
+            None if keyword(entry) == Some("private") => Vec::new(),
+            None if keyword(entry).is_some() => default.0.clone(),
             None if entry.contains('/') => entry.parse().into_iter().collect(),
             None => {
                 let of_first = |first: &ModelId| format!("{}/{entry}", first.provider).parse().ok();
@@ -268,6 +270,7 @@ mod tests {
             ("claude-haiku-4-5-20251001, grok-4", "anthropic/claude-haiku-4-5-20251001, xai/grok-4"),
             ("ollama/qwen3, private", "ollama/qwen3"),
             ("/x, openai/, private, ,", ""),
+            ("Private, PRIVATE, Cheap", "openai/gpt-5-mini, groq/qwen/qwen3"),
         ] {
             assert_eq!(providers.chain(text, &default).to_string(), chain, "{text}");
         }
