@@ -224,7 +224,25 @@ async fn what_is_unchanged_is_sent_again_as_it_is() {
 async fn a_version_is_dated_after_its_own_deletion() {
     let ahead = Timestamp::now() + 60u64;
     let address = format!("31124:{}:chat", agent_key());
-    let relay = FakeRelay::serving(vec![signed(kinds::DELETION, &[&["a", &address]], "", ahead)]).await;
+    let deletion = signed(kinds::DELETION, &[&["a", &address]], "", ahead);
+    let relay = FakeRelay::start(move |mut peer| {
+        let deletion = deletion.clone();
+        async move {
+            loop {
+                let frame = peer.hear().await?;
+                let asks = |filter: &serde_json::Value| filter["kinds"] == serde_json::json!([5]);
+                if frame[0] == "EVENT" {
+                    peer.say(serde_json::json!(["OK", frame[1]["id"], true, ""])).await?;
+                } else if frame[0] == "REQ" {
+                    if frame.as_array().unwrap().iter().any(asks) {
+                        peer.say(serde_json::json!(["EVENT", frame[1], deletion])).await?;
+                    }
+                    peer.say(serde_json::json!(["EOSE", frame[1]])).await?;
+                }
+            }
+        }
+    })
+    .await;
     let agent = TestAgent::bare_on(relay.own().url, echo).await;
     Drafts::new(&[("chat.md", CHAT)]).publish(&agent, "", &["chat.md"]).await.unwrap();
     let chat: Event = serde_json::from_value(relay.heard("EVENT")[0][1].clone()).unwrap();
@@ -243,7 +261,15 @@ async fn nothing_is_sent_while_a_relay_cannot_be_read_in_full() {
     })
     .await;
     let deaf = deaf.own().url.to_string();
-    for broken in [&dead, &deaf] {
+    // It has something that is no event, which may be the list itself in another form.
+    let odd = FakeRelay::start(|mut peer| async move {
+        let req = peer.hear_kind("REQ").await?;
+        peer.say(serde_json::json!(["EVENT", req[1], {"kind": 10123}])).await?;
+        peer.say(serde_json::json!(["EOSE", req[1]])).await
+    })
+    .await;
+    let odd = odd.own().url.to_string();
+    for broken in [&dead, &deaf, &odd] {
         let refused = drafts.publish(&agent, broken, &["chat.md"]).await.unwrap_err();
         assert!(
             refused.contains(&format!("nothing was published: {broken} could not be read in full")),
