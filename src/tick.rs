@@ -15,7 +15,7 @@ use crate::handler::{self, LONGEST_DELAY, due_after};
 use crate::outcome::{Outcome, Worked, told};
 use crate::queue::Queue;
 use crate::record::{self, Due};
-use crate::store::{Range, keys};
+use crate::store::{Range, Row, keys};
 use crate::sweep::{self, ledger};
 use crate::trigger::Trigger;
 
@@ -57,13 +57,7 @@ pub async fn run(app: &App, scheduled_at: Option<Timestamp>, deadline: Deadline)
     Ok(answer)
 }
 
-async fn sweep_all(
-    app: &App,
-    held: ledger::Held,
-    sweep: &[crate::store::Row],
-    state: &[crate::store::Row],
-    deadline: Deadline,
-) -> Swept {
+async fn sweep_all(app: &App, held: ledger::Held, sweep: &[Row], state: &[Row], deadline: Deadline) -> Swept {
     let found = sweep::run(app, held, sweep, state, deadline).await?;
     Ok((found.triggers, json!(found.report)))
 }

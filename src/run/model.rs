@@ -9,7 +9,7 @@ use super::Run;
 use super::driver::Driver;
 use super::journal::{Compacted, fit};
 use super::ledger::{self, Asked};
-use crate::chat::{ChatAnswer, ChatRequest, Message, Params, ToolChoice};
+use crate::chat::{ChatAnswer, ChatRequest, Message, Params, ToolChoice, Usage};
 use crate::clock::Stopwatch;
 use crate::context::compaction::Limits;
 use crate::context::tokens::{self, Calibration};
@@ -39,7 +39,7 @@ impl Driver<'_> {
         let turn = u32::try_from(run.turns().len()).unwrap_or(u32::MAX).saturating_add(1);
         let mut compactions = 0;
         while let Some(row) = self.journal.compaction(turn, compactions).cloned() {
-            self.note_summary(turn, &row, None);
+            self.note_summary(turn, &row);
             run.compact(&row.compaction);
             compactions = compactions.saturating_add(1);
         }
@@ -190,7 +190,7 @@ impl Driver<'_> {
         messages: &[Message],
         max_tokens: usize,
         call: &Call<'_>,
-    ) -> Option<(String, crate::chat::Usage)> {
+    ) -> Option<(String, Usage)> {
         let now = Instant::now();
         let time = call.until.saturating_duration_since(now);
         let params = Params { max_tokens: u32::try_from(max_tokens).ok(), ..Params::default() };
@@ -228,9 +228,10 @@ impl Driver<'_> {
     }
 
     /// A summary from the journal.
-    fn note_summary(&mut self, turn: u32, row: &Compacted, took_ms: Option<u64>) {
+    fn note_summary(&mut self, turn: u32, row: &Compacted) {
         if let Some((model, usage)) = &row.summarised_by {
-            self.ledger.answered(Asked { turn, model, for_summary: true, took_ms }, Some(*usage), *usage);
+            let asked = Asked { turn, model, for_summary: true, took_ms: None };
+            self.ledger.answered(asked, Some(*usage), *usage);
         }
     }
 

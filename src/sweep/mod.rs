@@ -102,8 +102,7 @@ pub(crate) async fn run(
     }
     let mut more = Vec::new();
     // A relay that is only written to was not asked: then a run asks for itself.
-    let inboxes: Vec<&Inbox> = asked.iter().chain(&spared).collect();
-    let is_asked = |target: &Target| inboxes.iter().any(|inbox| inbox.target.url == target.url);
+    let is_asked = |target: &Target| asked.iter().chain(&spared).any(|inbox| inbox.target.url == target.url);
     let has_all = load::read_targets(app, &known).iter().all(is_asked);
     if has_all && heard.iter().any(|relay| relay.full_state.is_some()) {
         let is_complete = spared.is_empty() && heard.iter().all(|relay| relay.full_state.is_some());
