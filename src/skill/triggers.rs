@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use nostr::prelude::{Tag, Tags};
 
 use super::{Notes, SkillParams, filters, tags};
-use crate::trigger::Tier;
+use crate::trigger::{Tier, cron};
 
 /// One thing that fires a skill.
 #[derive(Debug, Clone, PartialEq)]
@@ -134,17 +134,13 @@ fn filter(raw: &Raw<'_>, has_max_runs: bool, notes: &mut Notes<'_>) -> Option<Tr
     let text = filter.map(str::to_owned);
     match raw.kind.to_ascii_lowercase().as_str() {
         "dm" => tiers(filter, notes).map(TriggerFilter::Dm),
-        "cron" => match text {
-            Some(text) if !filters::is_cron_shaped(&text) => {
-                notes.warn(
-                    "trigger",
-                    "(cron) is neither five fields such as \"0 9 * * *\" nor a name such as @daily, after an \
-                     optional TZ=Area/City, and is ignored; correct it",
-                );
-                None
+        "cron" => {
+            let checked = filter.map_or(Ok(()), cron::check);
+            if let Err(fault) = checked {
+                notes.warn("trigger", &format!("{fault}; it is ignored until then"));
             }
-            text => Some(TriggerFilter::Cron(text)),
-        },
+            checked.is_ok().then_some(TriggerFilter::Cron(text))
+        }
         "subscription" | "nostr-subscription" => {
             let checked =
                 filter.map_or(Err("needs a filter"), |filter| filters::subscription(filter, has_max_runs));

@@ -20,6 +20,7 @@ use crate::clock::Deadline;
 use crate::config::ContextDebug;
 #[cfg(feature = "local")]
 use crate::config::StoreChoice;
+use crate::context::compaction::Log;
 use crate::context::{Context, markdown, snapshot};
 use crate::error::Error;
 use crate::secret::Mask;
@@ -73,9 +74,9 @@ impl<'a> Recorder<'a> {
     }
 
     /// Writes down what the model is asked in this turn, counted from 1. To be awaited beside the model.
-    pub(crate) async fn model_is_asked(&self, turn: u32, messages: &[Message], deadline: Deadline) {
+    pub(crate) async fn model_is_asked(&self, turn: u32, log: &Log, deadline: Deadline) {
         let Some(recording) = &self.0 else { return };
-        let written = timeout_at(deadline.slice(PATIENCE), recording.record(turn, messages)).await;
+        let written = timeout_at(deadline.slice(PATIENCE), recording.record(turn, log)).await;
         let written = written.unwrap_or_else(|_| Err(Error::Transient("it took too long".to_owned())));
         if let Err(error) = written {
             tracing::warn!(run.id = %recording.run_id, %error, "a context snapshot could not be written");
@@ -84,17 +85,18 @@ impl<'a> Recorder<'a> {
 }
 
 impl Recording<'_> {
-    async fn record(&self, turn: u32, messages: &[Message]) -> Result<(), Error> {
+    async fn record(&self, turn: u32, log: &Log) -> Result<(), Error> {
         let is_full = self.app.config.context_debug == ContextDebug::Full;
         let is_new = self.is_new.swap(false, Ordering::Relaxed);
         if !is_new && !is_full {
             return Ok(());
         }
         let mask = self.app.secrets();
-        let messages: Vec<Message> = messages.iter().map(|message| masked(message, &mask)).collect();
+        let messages: Vec<Message> = log.messages().iter().map(|message| masked(message, &mask)).collect();
+        let sections = log.sections(&self.sections);
         let entry = |name: &str| {
             let name = format!("{}_{name}", self.stem());
-            Some(finished(&snapshot::log_entry(self.phase, &name, &messages, &self.sections), &mask))
+            Some(finished(&snapshot::log_entry(self.phase, &name, &messages, &sections), &mask))
         };
         if is_new {
             let text = finished(&snapshot::init(&mask.redact(&self.document)), &mask);

@@ -164,7 +164,7 @@ fn what_a_tag_cannot_hold_is_not_written() {
     it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
     it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
     it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
-    it would not be read as it is meant, correct it: skill "x": tag "trigger" (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City, and is ignored; correct it
+    it would not be read as it is meant, correct it: skill "x": tag "trigger" (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City; it is ignored until then
     it would not be read as it is meant, correct it: skill "x": tag "trigger" (subscription) has a filter that fits too much; name ids, authors or a # tag, or name kinds and add a max_runs tag to the agent's own skill; it is ignored until then
     it would not be read as it is meant, correct it: skill "x": tag "temperature" is not a number from 0 to 2 and is ignored
     it would not be read as it is meant, correct it: skill "x": tag "temperature" is not a number from 0 to 2 and is ignored
