@@ -30,14 +30,14 @@ pub fn normalise(expression: &str) -> String {
 
 /// The fields in order: what each is, and what stands in it.
 const FIELDS: [(&str, &str); 5] = [
-    ("(cron) has a minute that cannot be read; use 0 to 59", ""),
-    ("(cron) has an hour that cannot be read; use 0 to 23", ""),
-    ("(cron) has a day of the month that cannot be read; use 1 to 31, or L for the last", "L W LW"),
+    ("has a minute that cannot be read; use 0 to 59", ""),
+    ("has an hour that cannot be read; use 0 to 23", ""),
+    ("has a day of the month that cannot be read; use 1 to 31, or L for the last", "L W LW"),
     (
-        "(cron) has a month that cannot be read; use 1 to 12, or JAN to DEC",
+        "has a month that cannot be read; use 1 to 12, or JAN to DEC",
         "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC",
     ),
-    ("(cron) has a day of the week that cannot be read; use 0 to 7, or SUN to SAT", "L SUN MON TUE WED THU FRI SAT"),
+    ("has a day of the week that cannot be read; use 0 to 7, or SUN to SAT", "L SUN MON TUE WED THU FRI SAT"),
 ];
 
 /// Whether there are instants that the expression names; the fault as the rest of a warning. Whether its time zone exists
@@ -55,7 +55,7 @@ pub fn check(expression: &str) -> Result<(), &'static str> {
         || !fields.iter().all(|field| field.bytes().all(is_known))
         || !zone.is_none_or(is_zone_shaped)
     {
-        return Err("(cron) is neither five fields such as \"0 9 * * *\" nor a name such as @daily, after an optional \
+        return Err("is neither five fields such as \"0 9 * * *\" nor a name such as @daily, after an optional \
                     TZ=Area/City");
     }
     for (at, (field, (fault, names))) in fields.iter().zip(FIELDS).enumerate() {
@@ -66,7 +66,7 @@ pub fn check(expression: &str) -> Result<(), &'static str> {
         }
     }
     let is_possible = parse(&fields.join(" ")).is_some_and(|cron| has_a_day(&cron));
-    is_possible.then_some(()).ok_or("(cron) names a day that no year has, such as 31 February")
+    is_possible.then_some(()).ok_or("names a day that no year has, such as 31 February")
 }
 
 fn is_zone_shaped(zone: &str) -> bool {
@@ -199,73 +199,73 @@ mod tests {
         .concat();
         insta::assert_snapshot!(table, @r#"
         ""
-          (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "TZ=UTC"
-          (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "TZ= 0 9 * * *"
-          (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "TZ=a;b 0 9 * * *"
-          (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "daily"
-          (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "@"
-          (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "@reboot"
-          (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "@every 5m"
-          (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "0 9 * *"
-          (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "0 0 9 * * *"
-          (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "0 9 * * $"
-          (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "0\u{a0}9 * * x"
-          (cron) has a day of the week that cannot be read; use 0 to 7, or SUN to SAT
+          has a day of the week that cannot be read; use 0 to 7, or SUN to SAT
         "99 * * * *"
-          (cron) has a minute that cannot be read; use 0 to 59
+          has a minute that cannot be read; use 0 to 59
         "60 * * * *"
-          (cron) has a minute that cannot be read; use 0 to 59
+          has a minute that cannot be read; use 0 to 59
         "*/0 * * * *"
-          (cron) has a minute that cannot be read; use 0 to 59
+          has a minute that cannot be read; use 0 to 59
         "5-1 * * * *"
-          (cron) has a minute that cannot be read; use 0 to 59
+          has a minute that cannot be read; use 0 to 59
         ", * * * *"
-          (cron) has a minute that cannot be read; use 0 to 59
+          has a minute that cannot be read; use 0 to 59
         "MON * * * *"
-          (cron) has a minute that cannot be read; use 0 to 59
+          has a minute that cannot be read; use 0 to 59
         "* 24 * * *"
-          (cron) has an hour that cannot be read; use 0 to 23
+          has an hour that cannot be read; use 0 to 23
         "* 99999999999999999999 * * *"
-          (cron) has an hour that cannot be read; use 0 to 23
+          has an hour that cannot be read; use 0 to 23
         "* * 0 * *"
-          (cron) has a day of the month that cannot be read; use 1 to 31, or L for the last
+          has a day of the month that cannot be read; use 1 to 31, or L for the last
         "* * 32 * *"
-          (cron) has a day of the month that cannot be read; use 1 to 31, or L for the last
+          has a day of the month that cannot be read; use 1 to 31, or L for the last
         "* * JAN * *"
-          (cron) has a day of the month that cannot be read; use 1 to 31, or L for the last
+          has a day of the month that cannot be read; use 1 to 31, or L for the last
         "* * * 13 *"
-          (cron) has a month that cannot be read; use 1 to 12, or JAN to DEC
+          has a month that cannot be read; use 1 to 12, or JAN to DEC
         "* * * JANFEB *"
-          (cron) has a month that cannot be read; use 1 to 12, or JAN to DEC
+          has a month that cannot be read; use 1 to 12, or JAN to DEC
         "* * * 1FEB *"
-          (cron) has a month that cannot be read; use 1 to 12, or JAN to DEC
+          has a month that cannot be read; use 1 to 12, or JAN to DEC
         "* * * JANUARY *"
-          (cron) has a month that cannot be read; use 1 to 12, or JAN to DEC
+          has a month that cannot be read; use 1 to 12, or JAN to DEC
         "* * * * 8"
-          (cron) has a day of the week that cannot be read; use 0 to 7, or SUN to SAT
+          has a day of the week that cannot be read; use 0 to 7, or SUN to SAT
         "* * * * MONTUE"
-          (cron) has a day of the week that cannot be read; use 0 to 7, or SUN to SAT
+          has a day of the week that cannot be read; use 0 to 7, or SUN to SAT
         "* * * * MON6"
-          (cron) has a day of the week that cannot be read; use 0 to 7, or SUN to SAT
+          has a day of the week that cannot be read; use 0 to 7, or SUN to SAT
         "* * * * L-3"
-          (cron) has a day of the week that cannot be read; use 0 to 7, or SUN to SAT
+          has a day of the week that cannot be read; use 0 to 7, or SUN to SAT
         "0 0 31 2 *"
-          (cron) names a day that no year has, such as 31 February
+          names a day that no year has, such as 31 February
         "0 0 30,31 2 *"
-          (cron) names a day that no year has, such as 31 February
+          names a day that no year has, such as 31 February
         "0 0 31 2,4,6,9,11 *"
-          (cron) names a day that no year has, such as 31 February
+          names a day that no year has, such as 31 February
         "#);
     }
 
