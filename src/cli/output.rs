@@ -75,11 +75,15 @@ mod tests {
         let file = folder.path().join("x.md");
         std::fs::write(&file, "é").unwrap();
         assert_eq!(read_text(&file, 2).unwrap(), "é");
-        let refused = |file: &Path, max| read_text(file, max).unwrap_err().replace(&*file.to_string_lossy(), "FILE");
+        let refused =
+            |file: &Path, max| read_text(file, max).unwrap_err().replace(&*file.to_string_lossy(), "FILE");
         assert_eq!(refused(&file, 1), "FILE: has more than 1 bytes; shorten it, or name another file");
         std::fs::write(&file, [0xff]).unwrap();
         assert_eq!(refused(&file, 2), "FILE: cannot be read as a text: it is not UTF-8");
         #[cfg(unix)]
-        assert!(refused(Path::new("/dev/zero"), 9).ends_with("has more than 9 bytes; shorten it, or name another file"));
+        assert!(
+            refused(Path::new("/dev/zero"), 9)
+                .ends_with("has more than 9 bytes; shorten it, or name another file")
+        );
     }
 }

@@ -67,7 +67,9 @@ impl Sandbox {
         let own_keys = unset("DIDACTYL_NSEC") && unset("DIDACTYL_ADMIN");
         let may_mix = matches!(identity, Identity::Onlooker);
         if may_mix && !own_keys && (unset("DIDACTYL_NSEC") || unset("DIDACTYL_ADMIN")) {
-            tracing::warn!("DIDACTYL_NSEC or DIDACTYL_ADMIN is not set: a key that everybody knows stands for it");
+            tracing::warn!(
+                "DIDACTYL_NSEC or DIDACTYL_ADMIN is not set: a key that everybody knows stands for it"
+            );
         }
         if own_keys || may_mix {
             filled.insert("DIDACTYL_NSEC", agent.secret_key().to_secret_hex());
@@ -83,7 +85,9 @@ impl Sandbox {
             filled.insert("DIDACTYL_API_TOKEN", PUBLISHED_TOKEN.to_owned());
         }
         if !own_keys && unset("DIDACTYL_RELAYS") {
-            tracing::warn!("DIDACTYL_RELAYS is not set: nothing is known of what the agent and its admin have published");
+            tracing::warn!(
+                "DIDACTYL_RELAYS is not set: nothing is known of what the agent and its admin have published"
+            );
         }
         let relay = if unset("DIDACTYL_RELAYS") {
             let relay = embedded_relay().await?;

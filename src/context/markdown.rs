@@ -58,7 +58,8 @@ pub(crate) fn end_across(before: &str, after: &str) -> Option<usize> {
     ENDS.into_iter().find_map(|(start, last)| {
         let at = start.len().min(after.find(last)?);
         let (head, tail) = start.split_at(start.len().saturating_sub(at));
-        let crosses = !head.is_empty() && before.ends_with(head) && after.starts_with(&format!("{tail}{last}"));
+        let crosses =
+            !head.is_empty() && before.ends_with(head) && after.starts_with(&format!("{tail}{last}"));
         crosses.then_some(at)
     })
 }

@@ -92,7 +92,8 @@ pub(super) fn tell_of_any_webhook<'a>(
     notes: &mut Notes<'_>,
 ) {
     if filters.into_iter().any(|filter| *filter == TriggerFilter::Webhook(None)) {
-        notes.warn("trigger", "(webhook) names no slug and means any webhook; name one, unless that is meant");
+        notes
+            .warn("trigger", "(webhook) names no slug and means any webhook; name one, unless that is meant");
     }
 }
 
@@ -133,11 +134,15 @@ fn raw<'a>(tags: &'a Tags, notes: &mut Notes<'_>) -> Vec<Raw<'a>> {
             ("trigger", _) => {
                 notes.warn("trigger", &format!("names no type and is ignored; {GIVE_TYPE}"));
             }
-            ("filter", [_, filter, ..]) => match raws.last_mut() {
-                Some(raw) if raw.filter.is_none() => raw.filter = Some(filter.trim()),
-                Some(_) => notes.warn("filter", "follows a trigger that has one, and is ignored; keep one of them"),
-                None => notes.warn("filter", "stands before any trigger and is ignored; put it after its trigger"),
-            },
+            ("filter", [_, filter, ..]) => {
+                match raws.last_mut() {
+                    Some(raw) if raw.filter.is_none() => raw.filter = Some(filter.trim()),
+                    Some(_) => notes
+                        .warn("filter", "follows a trigger that has one, and is ignored; keep one of them"),
+                    None => notes
+                        .warn("filter", "stands before any trigger and is ignored; put it after its trigger"),
+                }
+            }
             ("filter", _) => notes.warn("filter", "is empty and is ignored; remove it"),
             _ => {}
         }

@@ -55,12 +55,15 @@ pub fn check(expression: &str) -> Result<(), &'static str> {
         || !fields.iter().all(|field| field.bytes().all(is_known))
         || !zone.is_none_or(is_zone_shaped)
     {
-        return Err("is neither five fields such as \"0 9 * * *\" nor a name such as @daily, after an optional \
-                    TZ=Area/City");
+        return Err(
+            "is neither five fields such as \"0 9 * * *\" nor a name such as @daily, after an optional \
+                    TZ=Area/City",
+        );
     }
     for (at, (field, (fault, names))) in fields.iter().zip(FIELDS).enumerate() {
         // With stars in the others, only this one can be wrong.
-        let alone: Vec<&str> = (0..FIELDS.len()).map(|other| if other == at { *field } else { "*" }).collect();
+        let alone: Vec<&str> =
+            (0..FIELDS.len()).map(|other| if other == at { *field } else { "*" }).collect();
         if !is_well_written(field, names) || parse(&alone.join(" ")).is_none() {
             return Err(fault);
         }

@@ -372,9 +372,18 @@ async fn what_starts_no_run_is_told_why() {
     the prompt payload cannot be read: `message` must be a text that is not empty
     this request starts no run that can be shown
     the body cannot be read: `message` must be a text that is not empty
+    the payload starts no run: the event's id or signature does not hold
+    the payload starts no run: not a signed event: `created_at` must be a time in Unix seconds
+    the payload starts no run: not a signed event: `sig` must be 128 digits of lower-case hex
+    the payload starts no run: not a signed event: `tags` must be a list of lists of texts
+    the message cannot be read: `scheduled_at` must be a time in Unix seconds
+    the message cannot be read: `schedule` must be a text
+    the message cannot be read: `schedule` has a minute that cannot be read; use 0 to 59
+    the message cannot be read: `final_response` must be a text
+    the message cannot be read: `trigger` must be cron or chain. A webhook is {"type":"webhook","slug":…,"body":…}, and a subscription the signed event itself
     "#);
     let twice = format!(r#"{{"type":"relay","events":[{}]}}"#, serde_json::to_string(&one).unwrap());
-    assert!(show(&agent.app, Some(&twice), Format::Md).await.unwrap().ends_with("    one\n"));
+    assert!(show(&agent.app, Some(&twice), Format::Md).await.unwrap().contains("\n\n    one\n"));
 }
 
 #[tokio::test]
@@ -419,7 +428,10 @@ async fn drafts_are_laid_over_what_the_agent_has_and_new_ones_come_last() {
     let faulty =
         Request { skill: vec![file("bad.md", "[\"trigger\",\"telepathy\"]\n\ntext")], ..Request::default() };
     let told = context::show(&agent.app, None, &faulty).await.unwrap_err().to_string();
-    assert!(told.starts_with("correct the drafts:\n") && told.contains("has a type that is not known"), "{told}");
+    assert!(
+        told.starts_with("correct the drafts:\n") && told.contains("has a type that is not known"),
+        "{told}"
+    );
     assert!(!told.contains("published"), "{told}");
 }
 
@@ -442,10 +454,19 @@ async fn a_skill_that_is_not_in_the_context_is_told_with_what_would_fire_it() {
     let request = |skill: &[std::path::PathBuf]| Request { skill: skill.to_vec(), ..Request::default() };
     let shown = context::show(&agent.app, None, &request(&skill)).await.unwrap();
     let (_, told) = shown.split_once("What can you do for me?\n").unwrap();
-    insta::assert_snapshot!(told.replace(&*folder.path().to_string_lossy(), ""), @"");
+    insta::assert_snapshot!(told.replace(&*folder.path().to_string_lossy(), ""), @r#"
+
+    Warning: skill "news": tag "trigger" (webhook) names no slug and means any webhook; name one, unless that is meant
+    Not here: skill "news" is fired by ["trigger","cron","@daily"] and ["trigger","webhook"] alone; give such an event with --event
+    Not here: skill "off" has ["enabled","false"]
+    Not here: skill "lost" has no trigger that can be read, and no skill that is here refers to it
+    "#);
     // Where none is fired the built-in skill stands there, and so the hint counts most.
     let shown = context::show(&agent.app, None, &request(&skill[..1])).await.unwrap();
-    assert!(shown.contains("## Chat") && shown.contains("\nNot here: skill \"news\" is fired by "), "{shown}");
+    assert!(
+        shown.contains("## Chat") && shown.contains("\nNot here: skill \"news\" is fired by "),
+        "{shown}"
+    );
 }
 
 /// The program in a folder of its own, with these variables alone.
@@ -462,11 +483,13 @@ fn program(folder: &std::path::Path, vars: &[(&str, &str)], arguments: &[&str]) 
 #[tokio::test]
 async fn drafts_are_shown_to_who_has_set_nothing_but_the_agents_key() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("x.md"), "[\"trigger\",\"dm\"]\n{{agent_pubkey}}, {{admin_profile}}.").unwrap();
+    std::fs::write(folder.path().join("x.md"), "[\"trigger\",\"dm\"]\n{{agent_pubkey}}, {{admin_profile}}.")
+        .unwrap();
     let key = secret(7).secret_key().to_secret_hex();
     let arguments = ["context", "--skill", "x.md"];
     let output = program(folder.path(), &[("DIDACTYL_NSEC", &key)], &arguments).output().await.unwrap();
-    let (shown, told) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let (shown, told) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(shown.contains(&format!("    {}, .\n", secret(7).public_key())), "{shown}{told}");
     assert!(told.contains("a key that everybody knows stands for it"), "{told}");
     assert!(told.contains("nothing is known of what the agent and its admin have published"), "{told}");

@@ -130,7 +130,8 @@ async fn full_writes_the_document_and_the_messages_of_each_turn() {
 async fn a_section_keeps_its_name_when_a_compaction_has_taken_messages_out() {
     let long = "So many words. ".repeat(400);
     let agent = TestAgent::with_script(move |asked| {
-        if asked.messages().iter().any(|message| message["content"].to_string().contains("What time is it?")) {
+        if asked.messages().iter().any(|message| message["content"].to_string().contains("What time is it?"))
+        {
             return tell_the_time(asked);
         }
         Answer::Text("Well, well. ".repeat(400))

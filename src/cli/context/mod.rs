@@ -114,6 +114,9 @@ pub async fn show(app: &App, payload: Option<&str>, request: &Request) -> Result
     let mut loaded = load::refresh(app, &trigger, stored, deadline.slice(load::SLICE)).await?;
     let remarks = lay_over(app, &mut loaded, request)?;
     let mut context = assemble(app, &trigger, &loaded, deadline).await;
+    // Reading the draft as an event may have told the same.
+    let is_told = |remark: &String| context.warnings.iter().any(|warning| remark.ends_with(warning));
+    let remarks: Vec<String> = remarks.into_iter().filter(|remark| !is_told(remark)).collect();
     context.warnings.splice(..0, remarks);
     let chain = app.config.providers.chain(&context.model_chain, &app.config.llm);
     let model = app.config.providers.first_usable(&chain);

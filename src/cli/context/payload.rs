@@ -82,7 +82,8 @@ fn written(app: &App, kind: &Value, fields: &Fields) -> Result<Trigger, Failure>
     match kind.as_str() {
         Some("cron") => {
             let schedule = text("schedule")?;
-            cron::check(&schedule).map_err(|fault| format!("the message cannot be read: `schedule` {fault}"))?;
+            cron::check(&schedule)
+                .map_err(|fault| format!("the message cannot be read: `schedule` {fault}"))?;
             let at = fields.get("scheduled_at").and_then(Value::as_u64);
             let at = at.ok_or("the message cannot be read: `scheduled_at` must be a time in Unix seconds")?;
             Ok(Trigger::cron(&schedule, Timestamp::from(at), app.admin(), now))
@@ -146,7 +147,11 @@ fn no_event(json: &str) -> String {
         ("pubkey", &|field| hex(field, 64), "64 digits of lower-case hex"),
         ("created_at", &Value::is_u64, "a time in Unix seconds"),
         ("kind", &is_kind, "a number from 0 to 65535"),
-        ("tags", &|field| field.as_array().is_some_and(|tags| tags.iter().all(is_tag)), "a list of lists of texts"),
+        (
+            "tags",
+            &|field| field.as_array().is_some_and(|tags| tags.iter().all(is_tag)),
+            "a list of lists of texts",
+        ),
         ("content", &Value::is_string, "a text"),
         ("sig", &|field| hex(field, 128), "128 digits of lower-case hex"),
     ];

@@ -64,7 +64,10 @@ impl Drafts {
         let mut faults = draft.faults;
         let d = &draft.definition.d;
         if self.skills.iter().any(|other| other.d == *d) {
-            faults.push(format!("another draft has the d tag {} too; give one of them another", skill::name(d)));
+            faults.push(format!(
+                "another draft has the d tag {} too; give one of them another",
+                skill::name(d)
+            ));
         }
         self.remarks.extend(draft.remarks.iter().map(at(file)));
         self.skills.push(draft.definition);

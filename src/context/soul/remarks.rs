@@ -11,10 +11,18 @@ pub(crate) fn remarks(content: &str) -> Vec<String> {
     let content = content.strip_prefix('\u{FEFF}').unwrap_or(content).replace("\r\n", "\n");
     let mut lines = content.lines().enumerate();
     let personality: Vec<(usize, &str)> = lines.by_ref().take_while(|(_, line)| *line != MARKER).collect();
-    let mut remarks: Vec<String> =
-        personality.iter().filter(|(_, line)| is_nearly_marker(line)).map(|(at, _)| {
-            remark(*at, &format!("looks as if a template began and is text; write {MARKER} at the very start of the line"))
-        }).collect();
+    let mut remarks: Vec<String> = personality
+        .iter()
+        .filter(|(_, line)| is_nearly_marker(line))
+        .map(|(at, _)| {
+            remark(
+                *at,
+                &format!(
+                    "looks as if a template began and is text; write {MARKER} at the very start of the line"
+                ),
+            )
+        })
+        .collect();
     let mut section: Option<Draft<'_>> = None;
     for (at, line) in lines {
         let is_read = match (line.strip_prefix("- section:"), &mut section) {
@@ -44,7 +52,8 @@ fn remark(at: usize, what: &str) -> String {
 /// Whether a line has the marker's word between dashes.
 fn is_nearly_marker(line: &str) -> bool {
     let word = line.trim().trim_matches(['-', ' ', '—', '–']);
-    ["--", "—", "–"].iter().any(|dashes| line.trim().starts_with(dashes)) && strsim::osa_distance(&word.to_lowercase(), "template") <= 1
+    ["--", "—", "–"].iter().any(|dashes| line.trim().starts_with(dashes))
+        && strsim::osa_distance(&word.to_lowercase(), "template") <= 1
 }
 
 /// What to do about a line of a template that says nothing there.

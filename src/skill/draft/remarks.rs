@@ -53,7 +53,10 @@ fn of_content(text: &str) -> Option<String> {
         }
         Ok(fields) => match fields.keys().find(|field| nearest(field, ["template"]).is_some()) {
             Some(field) if field != "template" => {
-                format!("the content is JSON without \"template\", {AS_IT_IS}; is {} meant for it?", name(field))
+                format!(
+                    "the content is JSON without \"template\", {AS_IT_IS}; is {} meant for it?",
+                    name(field)
+                )
             }
             _ => format!("the content is JSON without a text \"template\", {AS_IT_IS}; correct it"),
         },
@@ -65,7 +68,11 @@ fn nearest<const N: usize>(word: &str, known: [&'static str; N]) -> Option<&'sta
     let word: String = word.trim().to_lowercase().chars().take(64).collect();
     let most = (word.chars().count() / 3).max(1);
     let distance = |known: &&str| strsim::osa_distance(&word, known);
-    known.into_iter().filter(|known| known.len() > 1).min_by_key(distance).filter(|known| distance(known) <= most)
+    known
+        .into_iter()
+        .filter(|known| known.len() > 1)
+        .min_by_key(distance)
+        .filter(|known| distance(known) <= most)
 }
 
 #[cfg(test)]
