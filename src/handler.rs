@@ -53,7 +53,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(6 * 60 * 60);
 pub(crate) const QUEUE_GRACE: Duration = Duration::from_secs(2 * 60);
 
 /// The most conversations that one invocation works at the same time.
-const CONVERSATIONS_AT_ONCE: usize = 8;
+pub(crate) const CONVERSATIONS_AT_ONCE: usize = 8;
 
 /// Answers one payload. The value tells what became of each event, in the order they came.
 ///
@@ -145,9 +145,24 @@ async fn enqueue(app: &App, queue: &dyn Queue, trigger: &Trigger) -> Worked {
     if record.status.is_final() {
         return Ok(Outcome::of(record));
     }
-    let run = record.run_id;
-    queue.enqueue(&run, Duration::ZERO).await.map_err(|error| Error::Transient(error.to_string()))?;
-    Ok(Outcome::Queued { run, reason: None })
+    enqueue_run(queue, record.run_id).await
+}
+
+/// Works a trigger that is stored, or leaves it to the queue where there is one.
+pub(crate) async fn begin(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
+    match &app.queue {
+        Some(queue) => enqueue_run(queue.as_ref(), record::run_id(&trigger.id)).await,
+        None => work(app, trigger, deadline).await,
+    }
+}
+
+/// Asks the queue to bring a run that is stored.
+pub(crate) async fn enqueue_run(queue: &dyn Queue, run: String) -> Worked {
+    match queue.enqueue(&run, Duration::ZERO).await {
+        Ok(()) => Ok(Outcome::Queued { run, reason: None }),
+        // It is stored, and due again soon.
+        Err(error) => Err(Error::Transient(error.to_string())),
+    }
 }
 
 /// A run of an earlier invocation goes on, from what the store has of it.

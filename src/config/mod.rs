@@ -44,6 +44,8 @@ pub struct Config {
     pub log: String,
     /// How old a message may be to be worked; `None` is any age (`DIDACTYL_MAX_AGE`).
     pub max_age: Option<Duration>,
+    /// How long a tick listens after its sweep; `None` is not at all (`DIDACTYL_LISTEN_SECONDS`).
+    pub listen: Option<Duration>,
     /// The most model calls of a run that may use tools, where no request asks for fewer or more
     /// (`DIDACTYL_MAX_TURNS`).
     pub max_turns: u32,
@@ -153,6 +155,7 @@ impl Config {
             Err(_) => Err("is not a log filter: give for example info or didactyl=debug,info".to_owned()),
         });
         let max_age = reader.optional("DIDACTYL_MAX_AGE", parse::age).unwrap_or(Some(DEFAULT_MAX_AGE));
+        let listen = reader.optional("DIDACTYL_LISTEN_SECONDS", parse::listen).flatten();
         let max_turns = reader.or_default("DIDACTYL_MAX_TURNS", DEFAULT_MAX_TURNS, parse::turns);
         let context_debug = reader.or_default("DIDACTYL_CONTEXT_DEBUG", "off", str::parse);
         let context_dir = reader.get("DIDACTYL_CONTEXT_DIR").map(PathBuf::from);
@@ -188,6 +191,7 @@ impl Config {
                 queue_url,
                 log,
                 max_age,
+                listen,
                 max_turns,
                 context_debug,
                 context_dir,

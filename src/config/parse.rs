@@ -124,6 +124,13 @@ pub(super) fn age(text: &str) -> Result<Option<Duration>, String> {
     Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
 }
 
+/// Seconds; 0 is not at all. A function of Lambda's lives for a quarter of an hour at the most.
+pub(super) fn listen(text: &str) -> Result<Option<Duration>, String> {
+    let seconds: Option<u64> = text.parse().ok().filter(|seconds| *seconds <= 900);
+    let seconds = seconds.ok_or("is not a whole number of seconds from 0 to 900")?;
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+}
+
 pub(super) fn turns(text: &str) -> Result<u32, String> {
     let turns = text.parse().ok().filter(|turns| (1..=1000).contains(turns));
     turns.ok_or_else(|| "is not a whole number from 1 to 1000".to_owned())

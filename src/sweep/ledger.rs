@@ -110,6 +110,17 @@ fn owns(owner: &str, row: &Row) -> bool {
     read_clear::<Lease>(row).is_ok_and(|lease| lease.owner == owner)
 }
 
+/// The ids that were dealt with, of all relays.
+#[derive(Debug)]
+pub(crate) struct Known(Vec<Seen>);
+
+impl Known {
+    /// Whether it is one of them.
+    pub(crate) fn contains(&self, id: &EventId) -> bool {
+        self.0.iter().any(|seen| seen.contains(id))
+    }
+}
+
 /// The rows of the sweep's partition, as one tick works with them.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -192,7 +203,7 @@ impl Ledger {
     }
 
     /// Drops what lies before a relay's horizon, saves everything and gives the lease back; `more` goes into the same
-    /// write. `rest` are ids that are still to be opened alone.
+    /// write. `rest` are ids that are still to be opened alone. What is known then is handed back.
     ///
     /// # Errors
     /// [`Error::TakenOver`] where the lease or the cursors are another tick's by now: then nothing is saved but ids.
@@ -201,7 +212,7 @@ impl Ledger {
         app: &App,
         more: Vec<Write>,
         rest: Option<Batch>,
-    ) -> Result<(), Error> {
+    ) -> Result<Known, Error> {
         let now = app.clock.now().as_secs();
         for relay in
             self.cursors.relays.keys().filter_map(|url| RelayUrl::parse(url).ok()).collect::<Vec<_>>()
@@ -226,7 +237,9 @@ impl Ledger {
         for writes in calls {
             app.store.write(&writes).await?;
         }
-        self.give_back(app, first).await
+        let known = Known(std::mem::take(&mut self.seen).into_values().collect());
+        self.give_back(app, first).await?;
+        Ok(known)
     }
 
     fn seen_writes(&self) -> Vec<Write> {

@@ -7,10 +7,12 @@
 //! - [`plan`]: what a relay is asked next, and when its window is covered. Pure.
 //! - [`seen`]: the ids that were dealt with. Pure.
 //! - `ledger`: where both lie between two ticks; `read`: the relays; `settle`: what becomes of each message.
+//! - `listen`: what comes afterwards, while the tick still has time.
 //!
 //! Whatever dies on the way, nothing counts as read that is not durable: the next tick reads it again.
 
 pub(crate) mod ledger;
+pub(crate) mod listen;
 pub mod plan;
 pub(crate) mod read;
 pub mod seen;
@@ -22,6 +24,7 @@ use nostr::prelude::{Event, EventId};
 use serde::Serialize;
 
 use self::ledger::{Held, Ledger};
+use self::listen::Ears;
 use self::read::{Heard, Inbox, Told};
 use self::settle::{End, Settled};
 use crate::app::App;
@@ -64,6 +67,8 @@ pub(crate) struct Found {
     pub(crate) triggers: Vec<Trigger>,
     /// For the operator.
     pub(crate) report: Report,
+    /// With which this tick may listen.
+    pub(crate) ears: Ears,
 }
 
 /// Sweeps all inbox relays. `rows` are those of the sweep's partition, `state` those of the agent's state.
@@ -109,14 +114,17 @@ pub(crate) async fn run(
         more.push(load::state_read(begun, is_complete)?);
     }
     let rest = (!settled.rest.is_empty()).then(|| ledger::Batch::of(&settled.rest, &settled.alone));
-    ledger.save(app, more, rest).await?;
+    let start_at = ledger.cursors.start_at;
+    let known = ledger.save(app, more, rest).await?;
+    let met = heard.iter().flat_map(|relay| relay.messages.iter().map(|event| event.id)).collect();
+    let ears = Ears { inboxes: asked, known, met, start_at };
 
     let spared = spared.iter().map(|inbox| {
         Told::not_asked(&inbox.target.url, "it failed five times in a row: it is asked every tenth time")
     });
     let Settled { triggers, kept, quarantined, .. } = settled;
     let relays = heard.into_iter().map(|relay| relay.told).chain(spared).collect();
-    Ok(Found { report: Report { relays, work: triggers.len(), kept, quarantined }, triggers })
+    Ok(Found { report: Report { relays, work: triggers.len(), kept, quarantined }, triggers, ears })
 }
 
 /// What is new of the agent's state, verified; to be kept.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
-use nostr::prelude::{Event, EventId, Filter, PublicKey, RelayUrl, Timestamp};
+use nostr::prelude::{Event, EventId, Filter, Kind, PublicKey, RelayUrl, Timestamp};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -35,6 +35,17 @@ pub(crate) struct Inbox {
     /// The relay.
     pub(crate) target: Target,
     streams: Vec<Stream>,
+}
+
+impl Inbox {
+    /// The kinds in which the agent is written to here.
+    pub(crate) fn incoming(&self) -> impl Iterator<Item = Kind> {
+        self.streams.iter().filter_map(|stream| match stream {
+            Stream::Wraps => Some(kinds::GIFT_WRAP),
+            Stream::Dms => Some(kinds::DM_NIP04),
+            Stream::Sent => None,
+        })
+    }
 }
 
 /// The agent's inbox relays: the configured ones for everything, its 10050 for wraps, what it reads by its 10002 for

@@ -91,7 +91,7 @@ pub(crate) async fn settle(
     let batch = ledger.batch.clone().unwrap_or_default();
     let suspects: HashSet<EventId> = batch.ids.iter().copied().collect();
     let (mut suspected, others): (Vec<_>, Vec<_>) =
-        candidates(heard).into_iter().partition(|candidate| suspects.contains(&candidate.id));
+        candidates(shown(heard)).into_iter().partition(|candidate| suspects.contains(&candidate.id));
     let mut settled = Settled { alone: batch.alone, ..Settled::default() };
     let desk = Desk { app, deadline, until, start_at: ledger.cursors.start_at };
 
@@ -125,19 +125,36 @@ pub(crate) async fn settle(
     Ok(settled)
 }
 
+/// Deals with messages that were heard outside of a sweep. What is decided with the whole of an agent's past in view is
+/// left to the sweep.
+pub(crate) async fn heard(
+    app: &App,
+    start_at: u64,
+    events: &[(RelayUrl, Event)],
+    deadline: Deadline,
+) -> Settled {
+    let desk = Desk { app, deadline, until: deadline.work_until(), start_at };
+    let mut settled = Settled::default();
+    let events = events.iter().map(|(relay, event)| (relay, event));
+    desk.deal(&candidates(events), false, &mut settled).await;
+    settled
+}
+
+fn shown(heard: &[Heard]) -> impl Iterator<Item = (&RelayUrl, &Event)> {
+    heard.iter().flat_map(|relay| relay.messages.iter().map(|event| (&relay.url, event)))
+}
+
 /// The messages of all relays, each once, the oldest first.
-fn candidates(heard: &[Heard]) -> Vec<Candidate> {
+fn candidates<'a>(shown: impl Iterator<Item = (&'a RelayUrl, &'a Event)>) -> Vec<Candidate> {
     let mut by_id: BTreeMap<EventId, Candidate> = BTreeMap::new();
-    for relay in heard {
-        for event in &relay.messages {
-            let candidate = by_id.entry(event.id).or_insert_with(|| Candidate {
-                id: event.id,
-                at: event.created_at.as_secs(),
-                copies: Vec::new(),
-            });
-            if !candidate.copies.iter().any(|(_, copy)| copy == event) {
-                candidate.copies.push((relay.url.clone(), event.clone()));
-            }
+    for (relay, event) in shown {
+        let candidate = by_id.entry(event.id).or_insert_with(|| Candidate {
+            id: event.id,
+            at: event.created_at.as_secs(),
+            copies: Vec::new(),
+        });
+        if !candidate.copies.iter().any(|(_, copy)| copy == event) {
+            candidate.copies.push((relay.clone(), event.clone()));
         }
     }
     let mut candidates: Vec<Candidate> = by_id.into_values().collect();

@@ -13,6 +13,7 @@ use super::{Draft, Publisher, ToolContext, ToolError};
 use crate::chat::ToolCall;
 use crate::error::Error;
 use crate::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target, Trust};
+use crate::relay::listen::Ear;
 use crate::state::AgentState;
 use crate::trigger::Tier;
 
@@ -113,6 +114,16 @@ impl Relays for World {
 
     async fn page(&self, _target: &Target, _filters: &[Filter], _until: Instant) -> Page {
         panic!("only the sweep reads pages");
+    }
+
+    async fn subscribe(
+        &self,
+        _target: &Target,
+        _filters: &[Filter],
+        _ear: &Ear,
+        _until: Instant,
+    ) -> Result<(), RelayError> {
+        panic!("no tool listens");
     }
 
     async fn publish(&self, _outgoing: &[Outgoing], _until: Instant) -> Vec<Vec<PublishReport>> {
