@@ -25,6 +25,7 @@ use crate::http;
 use crate::inbox::{self, Inbound, Rejected};
 use crate::letter::Letter;
 use crate::load::{self, Loaded};
+use crate::notices::instance;
 use crate::outcome::{Outcome, Worked, report};
 use crate::publish;
 use crate::queue::Queue;
@@ -33,6 +34,8 @@ use crate::relay::address;
 use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::sqs;
+use crate::standby;
+use crate::store::{Expect, StoreError, Write};
 use crate::tick;
 use crate::trigger::payload::{Payload, PayloadError, RelayEvents};
 use crate::trigger::{Source, Trigger};
@@ -141,6 +144,9 @@ fn by_place(mut results: Placed<Worked>) -> Vec<Worked> {
 /// Makes a trigger durable and leaves it to the queue. One that is stored already is queued again: the first message
 /// may have been lost.
 async fn enqueue(app: &App, queue: &dyn Queue, trigger: &Trigger) -> Worked {
+    if app.config.standby {
+        return standby::hold(app, trigger).await;
+    }
     let record = record::store(app, trigger, due_after(app, QUEUE_GRACE)).await?;
     if record.status.is_final() {
         return Ok(Outcome::of(record));
@@ -151,8 +157,8 @@ async fn enqueue(app: &App, queue: &dyn Queue, trigger: &Trigger) -> Worked {
 /// Works a trigger that is stored, or leaves it to the queue where there is one.
 pub(crate) async fn begin(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     match &app.queue {
-        Some(queue) => enqueue_run(queue.as_ref(), record::run_id(&trigger.id)).await,
-        None => work(app, trigger, deadline).await,
+        Some(queue) if !app.config.standby => enqueue_run(queue.as_ref(), record::run_id(&trigger.id)).await,
+        _ => work(app, trigger, deadline).await,
     }
 }
 
@@ -171,6 +177,15 @@ pub(crate) async fn resume(app: &App, run_id: &str, deadline: Deadline) -> Worke
         Ok(trigger) => work(app, trigger, deadline).await,
         Err(Error::Permanent(reason)) => Ok(Outcome::Rejected { reason }),
         Err(error) => Err(error),
+    }
+}
+
+/// When stored work is due that somebody is to begin now, if nobody does: Unix seconds.
+pub(crate) fn due_if_not_begun(app: &App, deadline: Deadline) -> u64 {
+    match app.queue {
+        Some(_) => due_after(app, QUEUE_GRACE),
+        // Until then this invocation may come to it.
+        None => app.lease_until_ms(deadline) / 1000 + 1,
     }
 }
 
@@ -213,6 +228,9 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
             reason: format!("runs of {} triggers are not built yet", trigger.source.name()),
         });
     }
+    if app.config.standby {
+        return standby::hold(app, &trigger).await;
+    }
     let mut watch = Stopwatch::start();
     let lease_until_ms = app.lease_until_ms(deadline);
     let (claimed, stored) =
@@ -221,6 +239,7 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
         Claimed::Ours(claim) => claim,
         Claimed::Finished(record) => return Ok(Outcome::of(record)),
         Claimed::Busy(record) => return Ok(leave(app, record).await),
+        Claimed::Held(record) => return Ok(Outcome::Standby { run: record.run_id }),
     };
     claim.record.steps_ms = vec![("claim".to_owned(), watch.lap_ms())];
     let answer = async { answer(app, &trigger, stored?, &mut claim, deadline, watch).await };
@@ -384,8 +403,17 @@ async fn alongside<T>(main: impl Future<Output = T>, aside: impl Future<Output =
 /// again, or one that is too old.
 pub(crate) async fn keep_message(app: &App, opened: Opened) -> Worked {
     let peer = opened.peer;
-    if let Some(message) = history::found(app, opened) {
-        app.store.write(&[message.write(app, &peer)?]).await?;
+    let Some(message) = history::found(app, opened) else { return Ok(Outcome::Recorded) };
+    let write = message.write(app, &peer)?;
+    if message.from_agent {
+        // What this store's agent sent lies there already.
+        match app.store.write(&[Write { expect: Expect::Absent, ..write }]).await {
+            Ok(()) => instance::suspect(app, &message).await?,
+            Err(StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    } else {
+        app.store.write(&[write]).await?;
     }
     Ok(Outcome::Recorded)
 }

@@ -11,6 +11,7 @@
 //! - [`record`]: the claim that makes it once, the saved reply, the outcome.
 //! - [`load`]: what the agent knows, as [`state`] from [`events`] and [`skill`]s; [`context`]: what the model sees of it.
 //! - [`snapshots`]: the same, written down for people.
+//! - [`notices`]: what the admin is told without asking; [`standby`]: when nobody is answered.
 //! - [`versions`]: new versions of soul, skills and adoption list.
 //! - [`run`]: the tool loop; [`letter`]: to whom and how the answer goes; [`publish`]: its way out.
 //! - Ports: [`llm`], [`relay`], [`store`], [`tools`], [`queue`].
@@ -41,6 +42,7 @@ pub mod letter;
 pub mod llm;
 pub mod load;
 pub mod logging;
+pub mod notices;
 pub mod outcome;
 pub mod publish;
 pub mod queue;
@@ -51,6 +53,7 @@ pub mod secret;
 pub mod skill;
 pub mod snapshots;
 pub mod sqs;
+pub mod standby;
 pub mod state;
 pub mod store;
 pub mod sweep;

@@ -56,6 +56,9 @@ pub struct RunRecord {
     /// removed together with this record.
     #[serde(default)]
     pub due_at: Option<u64>,
+    /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
     /// When the trigger was first seen, Unix seconds.
     pub arrived_at: Timestamp,
     /// When the record was last written, Unix milliseconds.
@@ -184,6 +187,8 @@ pub enum Claimed {
     Finished(RunRecord),
     /// Another worker has it.
     Busy(RunRecord),
+    /// It came in standby, and is not to be worked yet.
+    Held(RunRecord),
 }
 
 /// Claims a trigger: from this write on it is durable, and ours until the lease runs out. The trigger itself and its
@@ -215,6 +220,9 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
         if found.status.is_final() {
             return Ok(Claimed::Finished(found));
         }
+        if found.held {
+            return Ok(Claimed::Held(found));
+        }
         if found.lease_until_ms > app.clock.now_ms() {
             return Ok(Claimed::Busy(found));
         }
@@ -230,15 +238,28 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
 /// # Errors
 /// As [`claim`].
 pub async fn store(app: &App, trigger: &Trigger, due_at: u64) -> Result<RunRecord, Error> {
-    let record = RunRecord { due_at: Some(due_at), ..RunRecord::waiting(app, trigger)? };
-    let mut writes = vec![put_record(&record, Expect::Absent)?];
-    writes.extend(due_rows(&record, None)?);
-    writes.extend(trigger_rows(app, trigger, &record)?);
+    let (record, writes) = storing(app, trigger, due_at)?;
     match app.store.write(&writes).await {
         Ok(()) => Ok(record),
         Err(StoreError::Conflict { current: Some(row), .. }) => read_clear(&row),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The writes that [`store`] makes, for whoever has more to write in the same call.
+///
+/// # Errors
+/// As [`claim`], without asking the store.
+pub fn stored(app: &App, trigger: &Trigger, due_at: u64) -> Result<Vec<Write>, Error> {
+    Ok(storing(app, trigger, due_at)?.1)
+}
+
+fn storing(app: &App, trigger: &Trigger, due_at: u64) -> Result<(RunRecord, Vec<Write>), Error> {
+    let record = RunRecord { due_at: Some(due_at), ..RunRecord::waiting(app, trigger)? };
+    let mut writes = vec![put_record(&record, Expect::Absent)?];
+    writes.extend(due_rows(&record, None)?);
+    writes.extend(trigger_rows(app, trigger, &record)?);
+    Ok((record, writes))
 }
 
 /// The trigger and its message in the conversation.
@@ -252,7 +273,7 @@ impl RunRecord {
     /// A record of a trigger that nobody works on yet.
     fn waiting(app: &App, trigger: &Trigger) -> Result<Self, Error> {
         let record = Self::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?;
-        Ok(Self { status: Status::Running, tainted: trigger.tainted, ..record })
+        Ok(Self { status: Status::Running, tainted: trigger.tainted, held: app.config.standby, ..record })
     }
 
     /// Notes how long a step took.
@@ -280,6 +301,7 @@ impl RunRecord {
             attempt: 0,
             lease_until_ms: 0,
             due_at: None,
+            held: false,
             arrived_at,
             updated_at_ms: app.clock.now_ms(),
             expires_at: app.claim_expiry(created_at),

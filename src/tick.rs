@@ -15,10 +15,12 @@ use tokio::time::Instant;
 use crate::app::App;
 use crate::clock::Deadline;
 use crate::error::Error;
-use crate::handler::{self, LONGEST_DELAY, due_after, enqueue_run};
+use crate::handler::{self, LONGEST_DELAY, due_after, due_if_not_begun, enqueue_run};
+use crate::notices::Board;
 use crate::outcome::{Worked, told};
 use crate::queue::Queue;
 use crate::record::{self, Due};
+use crate::standby;
 use crate::store::{Range, Row, keys};
 use crate::sweep::listen::{self, Ears};
 use crate::sweep::{self, ledger};
@@ -30,8 +32,21 @@ const LATE: Duration = Duration::from_secs(2 * 60);
 /// The most due runs that one tick takes up.
 const MAX_DUE: usize = 50;
 
-/// What a sweep came to, as the tick's answer tells it; with its ears, where there was one.
-type Swept = Result<(Vec<Trigger>, Value, Option<Ears>), Error>;
+/// What a sweep came to, as the tick's answer tells it, and what comes of it.
+struct Swept {
+    told: Value,
+    triggers: Vec<Trigger>,
+    ears: Option<Ears>,
+    /// See [`sweep::Found::settled_start`].
+    start_at: Option<Timestamp>,
+}
+
+impl Swept {
+    /// No sweep.
+    fn not(why: &str) -> Self {
+        Self { told: json!(why), triggers: Vec::new(), ears: None, start_at: None }
+    }
+}
 
 /// One tick, which listens as long as the configuration says. The answer tells what each part of it came to.
 ///
@@ -55,34 +70,39 @@ pub async fn run_and_listen(
 ) -> Result<Value, Error> {
     let is_late = scheduled_at.is_some_and(|at| at + LATE < app.clock.now());
     let due = Range { limit: Some(MAX_DUE), ..Range::whole(keys::DUE_PARTITION) };
-    let (swept, due) = if is_late {
-        (Ok((Vec::new(), json!("late"), None)), app.store.list(&due).await?)
+    let notices = Board::range();
+    let (swept, due, board) = if is_late {
+        let (due, notices) = tokio::try_join!(app.store.list(&due), app.store.list(&notices))?;
+        (Ok(Swept::not("late")), due, Board::read(app, notices))
     } else {
         let (sweep, state) = (Range::whole(keys::SWEEP_PARTITION), Range::whole(keys::STATE_PARTITION));
-        let (held, sweep, state, due) = tokio::join!(
+        let (held, sweep, state, due, notices) = tokio::join!(
             ledger::take_lease(app),
             app.store.list(&sweep),
             app.store.list(&state),
-            app.store.list(&due)
+            app.store.list(&due),
+            app.store.list(&notices)
         );
+        let mut board = Board::read(app, notices?);
         let swept = match held? {
-            None => Ok((Vec::new(), json!("held"), None)),
-            Some(held) => sweep_all(app, held, &sweep?, &state?, deadline).await,
+            None => Ok(Swept::not("held")),
+            Some(held) => sweep_all(app, held, &sweep?, &state?, &mut board, deadline).await,
         };
-        (swept, due?)
+        (swept, due?, board)
     };
-    let due = record::due(app, &due).await;
-    let (triggers, swept, ears) = match swept {
-        Ok((triggers, swept, ears)) => (triggers, Ok(swept), ears),
-        Err(error) => (Vec::new(), Err(error), None),
+    let (swept, triggers, ears, start_at) = match swept {
+        Ok(Swept { told, triggers, ears, start_at }) => (Ok(told), triggers, ears, start_at),
+        Err(error) => (Err(error), Vec::new(), None, None),
     };
+    let due = due_runs(app, &due, start_at).await;
+    let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
     let listen = async {
         match (ears, listen_until) {
             (Some(ears), Some(until)) => Some(listen::run(app, ears, deadline, until, stop).await),
             _ => None,
         }
     };
-    let (mut answer, heard) = tokio::join!(take_up(app, triggers, swept, due, deadline), listen);
+    let (mut answer, heard) = tokio::join!(take_up(app, triggers, swept, due, notice, deadline), listen);
     if let Some((report, results)) = heard {
         if let Some(answer) = answer.as_object_mut() {
             answer.insert("listen".to_owned(), json!({"heard": report, "results": told(results)}));
@@ -92,17 +112,40 @@ pub async fn run_and_listen(
     Ok(answer)
 }
 
-async fn sweep_all(app: &App, held: ledger::Held, sweep: &[Row], state: &[Row], deadline: Deadline) -> Swept {
-    let found = sweep::run(app, held, sweep, state, deadline).await?;
-    Ok((found.triggers, json!(found.report), Some(found.ears)))
+async fn sweep_all(
+    app: &App,
+    held: ledger::Held,
+    sweep: &[Row],
+    state: &[Row],
+    board: &mut Board,
+    deadline: Deadline,
+) -> Result<Swept, Error> {
+    let found = sweep::run(app, held, sweep, state, board, deadline).await?;
+    Ok(Swept {
+        told: json!(found.report),
+        triggers: found.triggers,
+        ears: Some(found.ears),
+        start_at: found.settled_start,
+    })
 }
 
-/// Queues what was found and what is due, or works it here.
+/// The runs that are to be taken up. In standby there are none, and those that there would be are held.
+async fn due_runs(app: &App, rows: &[Row], start_at: Option<Timestamp>) -> Result<Vec<Due>, Error> {
+    if app.config.standby {
+        standby::hold_due(app, record::due(app, rows, u64::MAX).await?).await;
+        return Ok(Vec::new());
+    }
+    let due = record::due(app, rows, app.clock.now().as_secs()).await?;
+    Ok(standby::release(app, due, start_at).await)
+}
+
+/// Queues what was found, what is due and what the admin is told, or works it here.
 async fn take_up(
     app: &App,
-    triggers: Vec<Trigger>,
+    mut triggers: Vec<Trigger>,
     swept: Result<Value, Error>,
     due: Result<Vec<Due>, Error>,
+    notice: Result<Option<Trigger>, Error>,
     deadline: Deadline,
 ) -> Value {
     let mut success = true;
@@ -119,9 +162,13 @@ async fn take_up(
         }
         Err(error) => (Vec::new(), failed(error, "what is due")),
     };
+    match notice {
+        Ok(notice) => triggers.extend(notice),
+        Err(error) => drop(failed(error, "what the admin is to be told")),
+    }
     let results = match &app.queue {
-        Some(queue) => queue_all(app, queue.as_ref(), triggers, due).await,
-        None => work_all(app, triggers, due, deadline).await,
+        Some(queue) if !app.config.standby => queue_all(app, queue.as_ref(), triggers, due).await,
+        _ => work_all(app, triggers, due, deadline).await,
     };
     json!({"success": success, "sweep": swept, "due": due_told, "results": told(results)})
 }
@@ -131,7 +178,7 @@ async fn queue_all(app: &App, queue: &dyn Queue, triggers: Vec<Trigger>, due: Ve
     for trigger in triggers {
         results.push(enqueue_run(queue, record::run_id(&trigger.id)).await);
     }
-    for due in due {
+    for mut due in due {
         let queued = enqueue_run(queue, due.record.run_id.clone()).await;
         // Else each tick would queue it again until a worker comes to it.
         if queued.is_ok()

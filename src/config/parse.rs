@@ -131,6 +131,11 @@ pub(super) fn listen(text: &str) -> Result<Option<Duration>, String> {
     Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
 }
 
+/// `true` or `false`.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    text.to_ascii_lowercase().parse().map_err(|_| "is neither true nor false".to_owned())
+}
+
 pub(super) fn turns(text: &str) -> Result<u32, String> {
     let turns = text.parse().ok().filter(|turns| (1..=1000).contains(turns));
     turns.ok_or_else(|| "is not a whole number from 1 to 1000".to_owned())

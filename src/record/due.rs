@@ -39,17 +39,17 @@ pub struct Due {
     version: u64,
 }
 
-/// The runs that due rows speak of, as far as they are due by now and nobody has them. A row that speaks of nothing any
+/// The runs that due rows speak of, as far as they are due by `by` (Unix seconds) and nobody has them. A row that speaks of nothing any
 /// more is removed.
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable.
-pub async fn due(app: &App, rows: &[Row]) -> Result<Vec<Due>, Error> {
+pub async fn due(app: &App, rows: &[Row], by: u64) -> Result<Vec<Due>, Error> {
     let now_ms = app.clock.now_ms();
     let due: Vec<(&Key, u64, &str)> = rows
         .iter()
         .filter_map(|row| keys::due_place(&row.key).map(|(at, run)| (&row.key, at, run)))
-        .filter(|(_, at, _)| *at <= now_ms / 1000)
+        .filter(|(_, at, _)| *at <= by)
         .collect();
     if due.is_empty() {
         return Ok(Vec::new());
@@ -88,10 +88,20 @@ impl Due {
     ///
     /// # Errors
     /// [`Error::TakenOver`] where somebody has it; [`Error::Transient`] where the store is unavailable.
-    pub async fn postpone(&self, app: &App, due_at: u64) -> Result<(), Error> {
+    pub async fn postpone(&mut self, app: &App, due_at: u64) -> Result<(), Error> {
         let record = RunRecord { due_at: Some(due_at), ..self.record.clone() };
+        self.save(app, record).await
+    }
+
+    /// Writes `record` in the place of the one that was found, if that is still there.
+    ///
+    /// # Errors
+    /// As [`Due::postpone`].
+    pub async fn save(&mut self, app: &App, record: RunRecord) -> Result<(), Error> {
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
         writes.extend(due_rows(&record, self.record.due_at)?);
-        Ok(app.store.write(&writes).await?)
+        app.store.write(&writes).await?;
+        (self.record, self.version) = (record, self.version.saturating_add(1));
+        Ok(())
     }
 }

@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::{SinkExt, StreamExt};
-use nostr::prelude::{ClientAuthentication, ClientMessage, FinalizeEvent, IntoEventBuilder, Keys, SubscriptionId};
+use nostr::prelude::{
+    ClientAuthentication, ClientMessage, FinalizeEvent, IntoEventBuilder, Keys, SubscriptionId,
+};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::tungstenite::{self, Message};

@@ -15,6 +15,7 @@
 //! | `DM#<peer>` | `<time>#<message id>` | one message of a conversation, sealed |
 //! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
+//! | `NOTICES` | `<fact>` | something that the admin is told once, sealed |
 //! | `SWEEP` | `LEASE` | who sweeps the relays now |
 //! | `SWEEP` | `CURSORS` | how far each relay was read |
 //! | `SWEEP` | `BATCH` | the events that are being opened |
@@ -145,6 +146,15 @@ pub fn due(at: u64, run_id: &str) -> Key {
 pub fn due_place(key: &Key) -> Option<(u64, &str)> {
     let (at, run_id) = key.sort.split_once('#')?;
     Some((at.parse().ok()?, run_id))
+}
+
+/// The partition of what the admin is told.
+pub const NOTICES_PARTITION: &str = "NOTICES";
+
+/// Something that the admin is told once.
+#[must_use]
+pub fn notice(fact: &str) -> Key {
+    Key::new(NOTICES_PARTITION, fact)
 }
 
 /// The partition of what the sweep knows between two ticks.

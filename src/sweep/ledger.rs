@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nostr::prelude::{EventId, RelayUrl};
+use nostr::prelude::{EventId, RelayUrl, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::plan::Cursor;
@@ -35,6 +35,12 @@ pub(crate) struct Cursors {
     pub(crate) start_at: u64,
     /// When all relays had told what they have of the time before the start.
     pub(crate) settled_at: Option<u64>,
+    /// Whether the agent was in standby. The first sweep after that is its start.
+    #[serde(default)]
+    standby: bool,
+    /// Whether it has yet to say hello: a store that older versions swept says nothing.
+    #[serde(default)]
+    pub(crate) greets: bool,
     relays: BTreeMap<String, RelayNotes>,
 }
 
@@ -110,6 +116,16 @@ fn owns(owner: &str, row: &Row) -> bool {
     read_clear::<Lease>(row).is_ok_and(|lease| lease.owner == owner)
 }
 
+/// When the agent started, as far as the last sweep knew; `None` where none ended, and in standby.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable; [`Error::Permanent`] where the row is a newer binary's.
+pub(crate) async fn started_at(app: &App) -> Result<Option<Timestamp>, Error> {
+    let rows = app.store.read(&[keys::sweep_cursors()]).await?;
+    let cursors = rows.iter().flatten().next().map(read_clear::<Cursors>).transpose()?;
+    Ok(cursors.filter(|cursors| !cursors.standby).map(|cursors| Timestamp::from(cursors.start_at)))
+}
+
 /// The ids that were dealt with, of all relays.
 #[derive(Debug)]
 pub(crate) struct Known(Vec<Seen>);
@@ -138,7 +154,14 @@ impl Ledger {
     /// # Errors
     /// [`Error::Permanent`] where they are a newer binary's.
     pub(crate) fn read(held: Held, rows: &[Row], now: u64) -> Result<Self, Error> {
-        let begin = Cursors { format: FORMAT, start_at: now, settled_at: None, relays: BTreeMap::new() };
+        let begin = Cursors {
+            format: FORMAT,
+            start_at: now,
+            settled_at: None,
+            standby: false,
+            greets: true,
+            relays: BTreeMap::new(),
+        };
         let mut ledger = Self { held, cursors: begin, version: None, batch: None, seen: BTreeMap::new() };
         for row in rows {
             if row.key == keys::sweep_cursors() {
@@ -177,10 +200,18 @@ impl Ledger {
         (!is_done && !is_over).then(|| self.cursors.start_at.saturating_sub(BEFORE_START_SECS))
     }
 
+    /// Notes whether the agent is in standby. Until the first sweep after it, it has not started.
+    pub(crate) fn stand_by(&mut self, now: u64, standby: bool) {
+        if standby || self.cursors.standby {
+            (self.cursors.start_at, self.cursors.settled_at) = (now, None);
+        }
+        self.cursors.standby = standby;
+    }
+
     /// Notes whether all `relays` told what there was before the start.
     pub(crate) fn settle(&mut self, now: u64, is_complete: bool) {
         let is_late = now >= self.cursors.start_at.saturating_add(SETTLING_SECS);
-        if self.cursors.settled_at.is_none() && (is_complete || is_late) {
+        if self.cursors.settled_at.is_none() && !self.cursors.standby && (is_complete || is_late) {
             self.cursors.settled_at = Some(now);
         }
     }

@@ -90,8 +90,11 @@ pub(crate) async fn run(
             () = stop => {}
         }
     };
-    let ((), report, results) =
-        tokio::join!(subscribed, deal_with_all(app, ears, heard, begin, deadline), work_all(app, work, deadline));
+    let ((), report, results) = tokio::join!(
+        subscribed,
+        deal_with_all(app, ears, heard, begin, deadline),
+        work_all(app, work, deadline)
+    );
     (report, results)
 }
 

@@ -17,10 +17,11 @@ pub mod plan;
 pub(crate) mod read;
 pub mod seen;
 pub(crate) mod settle;
+mod told;
 
 use std::time::Duration;
 
-use nostr::prelude::{Event, EventId};
+use nostr::prelude::{Event, EventId, Timestamp};
 use serde::Serialize;
 
 use self::ledger::{Held, Ledger};
@@ -31,6 +32,7 @@ use crate::app::App;
 use crate::clock::Deadline;
 use crate::error::Error;
 use crate::load::{self, Stored};
+use crate::notices::{Board, Fact};
 use crate::relay::Target;
 use crate::store::{Row, Write};
 use crate::trigger::Trigger;
@@ -69,9 +71,12 @@ pub(crate) struct Found {
     pub(crate) report: Report,
     /// With which this tick may listen.
     pub(crate) ears: Ears,
+    /// When the agent started, once it is known what was answered before that.
+    pub(crate) settled_start: Option<Timestamp>,
 }
 
-/// Sweeps all inbox relays. `rows` are those of the sweep's partition, `state` those of the agent's state.
+/// Sweeps all inbox relays. `rows` are those of the sweep's partition, `state` those of the agent's state. What the admin is
+/// to be told of it goes onto the `board`.
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable: what was found is found again. [`Error::TakenOver`] where another
@@ -81,12 +86,14 @@ pub(crate) async fn run(
     held: Held,
     rows: &[Row],
     state: &[Row],
+    board: &mut Board,
     deadline: Deadline,
 ) -> Result<Found, Error> {
     let begun = app.clock.now();
     let now = begun.as_secs();
     let open_until = deadline.slice(OPEN_TIME);
     let mut ledger = Ledger::read(held, rows, now)?;
+    ledger.stand_by(now, app.config.standby);
     let mut stored = Stored::of_state(state);
     let known = stored.state(app);
     let (asked, spared): (Vec<Inbox>, Vec<Inbox>) = read::inboxes(app, &known)
@@ -113,8 +120,13 @@ pub(crate) async fn run(
         let is_complete = spared.is_empty() && heard.iter().all(|relay| relay.full_state.is_some());
         more.push(load::state_read(begun, is_complete)?);
     }
+    // Before the cursors: what is told of is not met again.
+    for fact in facts(app, &mut ledger, &stored, &heard, &settled) {
+        board.raise(app, &fact).await?;
+    }
     let rest = (!settled.rest.is_empty()).then(|| ledger::Batch::of(&settled.rest, &settled.alone));
     let start_at = ledger.cursors.start_at;
+    let settled_start = ledger.cursors.settled_at.map(|_| Timestamp::from(start_at));
     let known = ledger.save(app, more, rest).await?;
     let met = heard.iter().flat_map(|relay| relay.messages.iter().map(|event| event.id)).collect();
     let ears = Ears { inboxes: asked, known, met, start_at };
@@ -124,7 +136,26 @@ pub(crate) async fn run(
     });
     let Settled { triggers, kept, quarantined, .. } = settled;
     let relays = heard.into_iter().map(|relay| relay.told).chain(spared).collect();
-    Ok(Found { report: Report { relays, work: triggers.len(), kept, quarantined }, triggers, ears })
+    let report = Report { relays, work: triggers.len(), kept, quarantined };
+    Ok(Found { triggers, report, ears, settled_start })
+}
+
+/// What the admin is to be told. What the agent is, is looked at when it has just been read whole.
+fn facts(app: &App, ledger: &mut Ledger, stored: &Stored, heard: &[Heard], settled: &Settled) -> Vec<Fact> {
+    let mut facts: Vec<Fact> = told::of_relays(heard, settled).collect();
+    let is_greeting = ledger.cursors.greets && ledger.cursors.settled_at.is_some();
+    let is_whole = !heard.is_empty() && heard.iter().all(|relay| relay.full_state == Some(true));
+    if is_greeting || is_whole {
+        let state = stored.state(app);
+        if is_greeting && app.config.hello {
+            facts.push(told::hello(app, &state, heard));
+        }
+        if is_whole && state.lacks_triggers() {
+            facts.push(Fact::NoTriggers);
+        }
+    }
+    ledger.cursors.greets &= !is_greeting;
+    facts
 }
 
 /// What is new of the agent's state, verified; to be kept.

@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::clock::Deadline;
 use crate::dm::Opened;
 use crate::error::Error;
-use crate::handler::{QUEUE_GRACE, due_after, keep_message};
+use crate::handler::{due_if_not_begun, keep_message};
 use crate::history::{self, StoredMessage};
 use crate::inbox::{self, Inbound, MAX_AHEAD, Rejection, Swept};
 use crate::record::{self, RunRecord};
@@ -278,19 +278,18 @@ impl Desk<'_> {
         if at.saturating_add(BEFORE_START_SECS) < self.start_at {
             return Ok(Some(Order::Answered(trigger)));
         }
+        if self.app.config.standby {
+            // It is held, and decided after the standby.
+            return Ok(Some(Order::Work(trigger)));
+        }
         if !is_settled {
             return Ok(None);
         }
         let Some(peer) = trigger.peer() else { return Ok(Some(Order::Work(trigger))) };
         // What it wrote since answers something else.
         let answers = |written: u64| (at..self.start_at).contains(&written);
-        let is_answered = own.get(&peer).is_some_and(|times| times.iter().copied().any(answers)) || {
-            let newest = Range::newest(keys::conversation(&peer), MAX_LOOKED_THROUGH);
-            let rows = self.app.store.list(&newest).await?;
-            rows.iter()
-                .filter_map(|row| self.app.open_sealed::<StoredMessage>(row).ok())
-                .any(|message| message.from_agent && answers(message.created_at.as_secs()))
-        };
+        let is_answered = own.get(&peer).is_some_and(|times| times.iter().copied().any(answers))
+            || has_written(self.app, &peer, at..self.start_at, &[]).await?;
         Ok(Some(if is_answered { Order::Answered(trigger) } else { Order::Work(trigger) }))
     }
 
@@ -299,14 +298,7 @@ impl Desk<'_> {
         let app = self.app;
         let its_time = trigger.created_at().as_secs().saturating_sub(MAX_AHEAD.as_secs());
         let is_early = its_time > app.clock.now().as_secs();
-        let due_at = if is_early {
-            its_time
-        } else if app.queue.is_some() {
-            due_after(app, QUEUE_GRACE)
-        } else {
-            // Until then this invocation may come to it.
-            app.lease_until_ms(self.deadline) / 1000 + 1
-        };
+        let due_at = if is_early { its_time } else { due_if_not_begun(app, self.deadline) };
         let record = record::store(app, &trigger, due_at).await?;
         Ok((!is_early && is_free(app, &record)).then_some(trigger))
     }
@@ -328,6 +320,24 @@ impl Desk<'_> {
         settled.ends.insert(candidate.id, if recorded.is_ok() { End::Dealt } else { End::Open });
         settled.quarantined.push(candidate.id);
     }
+}
+
+/// Whether the agent, this instance or another, wrote to `peer` in that time (Unix seconds) anything but `except`.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable.
+pub(crate) async fn has_written(
+    app: &App,
+    peer: &PublicKey,
+    time: std::ops::Range<u64>,
+    except: &[EventId],
+) -> Result<bool, Error> {
+    let rows = app.store.list(&Range::newest(keys::conversation(peer), MAX_LOOKED_THROUGH)).await?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| app.open_sealed::<StoredMessage>(row).ok())
+        .filter(|message| message.from_agent && !except.contains(&message.id))
+        .any(|message| time.contains(&message.created_at.as_secs())))
 }
 
 /// What became of an order.

@@ -235,6 +235,19 @@ impl Trigger {
         }
     }
 
+    /// Something that `admin` is told of the agent's own accord. `id` tells it from others.
+    #[must_use]
+    pub fn notice(text: String, id: &str, admin: PublicKey, now: Timestamp) -> Self {
+        Self {
+            id: format!("notice:{id}"),
+            source: Source::Notice(Notice { text }),
+            tier: Tier::Admin,
+            tainted: false,
+            admin,
+            arrived_at: now,
+        }
+    }
+
     /// The text that becomes the run's user message: what somebody wrote, else compact JSON.
     #[must_use]
     pub fn message(&self) -> Cow<'_, str> {

@@ -57,7 +57,12 @@ impl Sea {
     fn new(clock: Clock, manners: &[Manner]) -> Self {
         let island = |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0 };
         let islands = (1..).zip(manners).map(|(port, manner)| (url(port), island(manner)));
-        Self { clock, islands: Mutex::new(islands.collect()), refuses_events: AtomicBool::new(false), posted: watch::Sender::default() }
+        Self {
+            clock,
+            islands: Mutex::new(islands.collect()),
+            refuses_events: AtomicBool::new(false),
+            posted: watch::Sender::default(),
+        }
     }
 
     /// Puts an event on every relay that takes it.
@@ -238,10 +243,17 @@ impl Harbour {
             ("DIDACTYL_ADMIN", secret(2).public_key().to_hex()),
             ("DIDACTYL_RELAYS", relays.join(",")),
             ("DIDACTYL_LLM", "scripted/test".to_owned()),
+            // A hello would be among the answers of every first tick.
+            ("DIDACTYL_HELLO", "false".to_owned()),
             ("SCRIPTED_BASE_URL", model.base_url.clone()),
         ]);
         let sea = Arc::new(Sea::new(clock.clock(), manners));
         Self { sea, clock, model, ground, vars }
+    }
+
+    /// From now on its processes have this variable.
+    pub fn set_var(&mut self, name: &'static str, value: &str) {
+        self.vars.insert(name, value.to_owned());
     }
 
     /// A process of the agent's.
@@ -259,6 +271,14 @@ impl Harbour {
     /// A tick that comes on time, in a process of its own.
     pub async fn tick(&self) -> Value {
         tick(&self.app()).await
+    }
+
+    /// A process of the agent's with a store of its own.
+    pub async fn elsewhere(&self) -> (App, Ground) {
+        let ground = Ground::new(On::Sqlite).await;
+        let mut app = app_over(config(&self.vars), ground.open(self.clock.clock()), &self.clock);
+        app.relays = self.sea.clone();
+        (app, ground)
     }
 
     /// What the store has of the conversation with the admin.
