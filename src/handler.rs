@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::history;
 use crate::http;
 use crate::inbox::{self, Inbound, Rejected};
+use crate::letter::Letter;
 use crate::load::{self, Loaded};
 use crate::outcome::{Outcome, Worked, report};
 use crate::publish;
@@ -34,7 +35,7 @@ use crate::run::journal::Journal;
 use crate::sqs;
 use crate::tick;
 use crate::trigger::payload::{Payload, PayloadError, RelayEvents};
-use crate::trigger::{Dm, Notice, Source, Trigger};
+use crate::trigger::{Source, Trigger};
 
 /// With less time left nothing is claimed: it would only be taken from whoever has time.
 const MIN_TIME: Duration = Duration::from_secs(5);
@@ -207,11 +208,11 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     if deadline.left() < MIN_TIME {
         return Err(Error::Transient("the invocation's time is used up".to_owned()));
     }
-    let Source::Dm(dm) = &trigger.source else {
+    if !matches!(trigger.source, Source::Dm(_) | Source::Notice(_)) {
         return Ok(Outcome::Rejected {
             reason: format!("runs of {} triggers are not built yet", trigger.source.name()),
         });
-    };
+    }
     let mut watch = Stopwatch::start();
     let lease_until_ms = app.lease_until_ms(deadline);
     let (claimed, stored) =
@@ -222,7 +223,7 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
         Claimed::Busy(record) => return Ok(leave(app, record).await),
     };
     claim.record.steps_ms = vec![("claim".to_owned(), watch.lap_ms())];
-    let answer = async { answer(app, &trigger, dm, stored?, &mut claim, deadline, watch).await };
+    let answer = async { answer(app, &trigger, stored?, &mut claim, deadline, watch).await };
     let result = AssertUnwindSafe(answer).catch_unwind().await;
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
         Ok(()) => Ok(Outcome::of(claim.record)),
@@ -274,7 +275,6 @@ async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
 async fn answer(
     app: &App,
     trigger: &Trigger,
-    dm: &Dm,
     stored: load::Stored,
     claim: &mut Claim,
     deadline: Deadline,
@@ -291,23 +291,25 @@ async fn answer(
     let (parts, route) = if saved.is_empty() {
         let mut loaded = load::refresh(app, trigger, stored, deadline.slice(load::SLICE)).await?;
         claim.record.note_step("load", watch.lap_ms());
-        let route = publish::route(app, &loaded.state, dm);
+        let letter = Letter::of(trigger, &loaded);
+        let route = publish::route(app, &loaded.state, &letter);
         let (targets, unsaved) = (route.all(), std::mem::take(&mut loaded.unsaved));
         // While the model thinks, what the relays told is kept and the connections for the reply are opened.
         let respond = alongside(
-            respond(app, trigger, dm.notice, &loaded, claim, journal, deadline),
+            respond(app, trigger, &loaded, claim, journal, deadline),
             app.relays.open(&targets, deadline.work_until()),
         );
         let ((), text) = tokio::join!(load::keep(app, unsaved), respond);
         let text = text?;
         watch.lap_ms();
-        let parts = publish::sign(app, dm, &text, app.clock.now())?;
-        claim.save_reply(app, dm, &parts).await?;
+        let parts = publish::sign(app, &letter, &text, app.clock.now())?;
+        claim.save_reply(app, &letter, &parts).await?;
         claim.record.note_step("save", watch.lap_ms());
         (parts, route)
     } else {
-        let state = stored.into_loaded(app, trigger).state;
-        (saved, publish::route(app, &state, dm))
+        let loaded = stored.into_loaded(app, trigger);
+        let letter = Letter::of(trigger, &loaded).as_written(&saved);
+        (saved, publish::route(app, &loaded.state, &letter))
     };
     let sent = publish::send(app, &route, &parts, deadline.publish_until()).await;
     claim.record.note_step("publish", watch.lap_ms());
@@ -322,7 +324,6 @@ async fn answer(
 async fn respond(
     app: &App,
     trigger: &Trigger,
-    notice: Option<Notice>,
     loaded: &Loaded,
     claim: &mut Claim,
     journal: Result<Journal, Error>,
@@ -330,8 +331,8 @@ async fn respond(
 ) -> Result<String, Error> {
     // What an earlier attempt failed of no longer counts.
     claim.record.reason = None;
-    if let Some(notice) = notice {
-        return Ok(notice.text().to_owned());
+    if let Some(text) = trigger.fixed_text() {
+        return Ok(text.to_owned());
     }
     let attempt = claim.record.attempt;
     let result = match journal {

@@ -12,7 +12,7 @@
 //! - [`load`]: what the agent knows, as [`state`] from [`events`] and [`skill`]s; [`context`]: what the model sees of it.
 //! - [`snapshots`]: the same, written down for people.
 //! - [`versions`]: new versions of soul, skills and adoption list.
-//! - [`run`]: the tool loop; [`publish`]: the reply's way out.
+//! - [`run`]: the tool loop; [`letter`]: to whom and how the answer goes; [`publish`]: its way out.
 //! - Ports: [`llm`], [`relay`], [`store`], [`tools`], [`queue`].
 //! - [`app`], [`environment`], [`config`], [`credentials`], [`aws`], [`clock`], [`logging`], [`error`]: what all share.
 
@@ -37,6 +37,7 @@ pub mod http;
 mod https;
 pub mod inbox;
 pub mod kinds;
+pub mod letter;
 pub mod llm;
 pub mod load;
 pub mod logging;

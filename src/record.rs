@@ -18,9 +18,10 @@ use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::hash::{hex, sha256};
 use crate::history;
+use crate::letter::Letter;
 use crate::run::journal::Journal;
 use crate::store::{Change, Expect, Key, Range, Row, StoreError, Write, keys};
-use crate::trigger::{Dm, Tier, Trigger};
+use crate::trigger::{Tier, Trigger};
 
 /// The format of every value in the store; a binary reads its own and the one before.
 pub const FORMAT: u32 = 1;
@@ -374,7 +375,7 @@ impl Claim {
     ///
     /// # Errors
     /// As [`Claim::finish`]; [`Error::Permanent`] where a part cannot be sealed.
-    pub async fn save_reply(&mut self, app: &App, dm: &Dm, parts: &[ReplyPart]) -> Result<(), Error> {
+    pub async fn save_reply(&mut self, app: &App, letter: &Letter, parts: &[ReplyPart]) -> Result<(), Error> {
         let record = RunRecord {
             status: Status::Replying,
             reply_ids: parts.iter().map(|part| part.id).collect(),
@@ -383,7 +384,7 @@ impl Claim {
         let mut writes = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             writes.push(app.put_sealed(keys::reply(&self.record.run_id, i), part, self.record.expires_at)?);
-            writes.push(history::outgoing(dm, part).write(app, &dm.peer)?);
+            writes.push(history::outgoing(letter, part).write(app, &letter.peer)?);
         }
         self.save(app, record, writes).await
     }
