@@ -22,11 +22,8 @@ use crate::trigger::Trigger;
 /// A tick that comes later than this leaves the relays to the ones behind it.
 const LATE: Duration = Duration::from_secs(2 * 60);
 
-/// The most due runs that one tick takes up.
-const MAX_DUE: usize = 50;
-
-/// What a sweep came to, as the tick's answer tells it.
-type Swept = Result<(Vec<Trigger>, Value), Error>;
+/// What a sweep came to: work, what the tick's answer tells of it, and what failed.
+type Swept = (Vec<Trigger>, Value, Option<Error>);
 
 /// One tick. The answer tells what each part of it came to.
 ///
@@ -34,9 +31,9 @@ type Swept = Result<(Vec<Trigger>, Value), Error>;
 /// [`Error::Transient`] where the store cannot be read at all.
 pub async fn run(app: &App, scheduled_at: Option<Timestamp>, deadline: Deadline) -> Result<Value, Error> {
     let is_late = scheduled_at.is_some_and(|at| at + LATE < app.clock.now());
-    let due = Range { limit: Some(MAX_DUE), ..Range::whole(keys::DUE_PARTITION) };
+    let due = record::first_due();
     let (swept, due) = if is_late {
-        (Ok((Vec::new(), json!("late"))), app.store.list(&due).await?)
+        ((Vec::new(), json!("late"), None), app.store.list(&due).await?)
     } else {
         let (sweep, state) = (Range::whole(keys::SWEEP_PARTITION), Range::whole(keys::STATE_PARTITION));
         let (held, sweep, state, due) = tokio::join!(
@@ -46,7 +43,7 @@ pub async fn run(app: &App, scheduled_at: Option<Timestamp>, deadline: Deadline)
             app.store.list(&due)
         );
         let swept = match held? {
-            None => Ok((Vec::new(), json!("held"))),
+            None => (Vec::new(), json!("held"), None),
             Some(held) => sweep_all(app, held, &sweep?, &state?, deadline).await,
         };
         (swept, due?)
@@ -58,8 +55,10 @@ pub async fn run(app: &App, scheduled_at: Option<Timestamp>, deadline: Deadline)
 }
 
 async fn sweep_all(app: &App, held: ledger::Held, sweep: &[Row], state: &[Row], deadline: Deadline) -> Swept {
-    let found = sweep::run(app, held, sweep, state, deadline).await?;
-    Ok((found.triggers, json!(found.report)))
+    match sweep::run(app, held, sweep, state, deadline).await {
+        Ok(found) => (found.triggers, json!(found.report), found.failure),
+        Err(error) => (Vec::new(), json!({}), Some(error)),
+    }
 }
 
 /// Queues what was found and what is due, or works it here.
@@ -68,15 +67,18 @@ async fn take_up(app: &App, swept: Swept, due: Result<Vec<Due>, Error>, deadline
     let mut failed = |error: Error, what: &str| {
         tracing::warn!(%error, "a part of the tick failed: {what}");
         success = false;
-        json!({"error": error.to_string()})
+        json!(error.to_string())
     };
-    let (triggers, swept) = swept.unwrap_or_else(|error| (Vec::new(), failed(error, "the sweep")));
+    let (triggers, mut swept, failure) = swept;
+    if let Some(error) = failure {
+        swept["error"] = failed(error, "the sweep");
+    }
     let (due, due_told) = match due {
         Ok(due) => {
             let count = json!(due.len());
             (due, count)
         }
-        Err(error) => (Vec::new(), failed(error, "what is due")),
+        Err(error) => (Vec::new(), json!({"error": failed(error, "what is due")})),
     };
     let results = match &app.queue {
         Some(queue) => queue_all(app, queue.as_ref(), triggers, due).await,

@@ -64,13 +64,14 @@ pub(crate) struct Found {
     pub(crate) triggers: Vec<Trigger>,
     /// For the operator.
     pub(crate) report: Report,
+    /// Why the next sweep begins where this one did: the store failed, or another tick swept meanwhile.
+    pub(crate) failure: Option<Error>,
 }
 
 /// Sweeps all inbox relays. `rows` are those of the sweep's partition, `state` those of the agent's state.
 ///
 /// # Errors
-/// [`Error::Transient`] where the store is unavailable: what was found is found again. [`Error::TakenOver`] where another
-/// tick swept meanwhile.
+/// [`Error::Permanent`] where the rows are a newer binary's. Where the store fails later, what was found is told with it.
 pub(crate) async fn run(
     app: &App,
     held: Held,
@@ -95,7 +96,6 @@ pub(crate) async fn run(
     let learned = learn(app, &mut stored, &heard)?;
     let settled = settle::settle(app, &mut ledger, &heard, was_settled, deadline, open_until);
     let (settled, ()) = tokio::join!(settled, load::keep(app, learned));
-    let settled = settled?;
 
     for relay in &heard {
         take_note(&mut ledger, relay, &settled, now);
@@ -108,15 +108,16 @@ pub(crate) async fn run(
         let is_complete = spared.is_empty() && heard.iter().all(|relay| relay.full_state.is_some());
         more.push(load::state_read(begun, is_complete)?);
     }
-    let rest = (!settled.rest.is_empty()).then(|| ledger::Batch::of(&settled.rest, &settled.alone));
-    ledger.save(app, more, rest).await?;
+    let inboxes = asked.iter().chain(&spared).map(|inbox| &inbox.target.url);
+    let saved = ledger.save(app, inboxes, more).await;
 
     let spared = spared.iter().map(|inbox| {
         Told::not_asked(&inbox.target.url, "it failed five times in a row: it is asked every tenth time")
     });
-    let Settled { triggers, kept, quarantined, .. } = settled;
+    let Settled { triggers, kept, quarantined, failure, .. } = settled;
     let relays = heard.into_iter().map(|relay| relay.told).chain(spared).collect();
-    Ok(Found { report: Report { relays, work: triggers.len(), kept, quarantined }, triggers })
+    let report = Report { relays, work: triggers.len(), kept, quarantined };
+    Ok(Found { triggers, report, failure: failure.or(saved.err()) })
 }
 
 /// What is new of the agent's state, verified; to be kept.
