@@ -203,7 +203,11 @@ impl Watch<'_> {
                 self.cannot_hear(relay, "may hide messages from whoever has not the agent's key", &error);
             }
             Heard::Broken(error @ (RelayError::Auth(_) | RelayError::Rejected(_))) => {
-                self.cannot_hear(relay, "cannot be heard without the agent's key: the sweep reads it", &error);
+                self.cannot_hear(
+                    relay,
+                    "cannot be heard without the agent's key: the sweep reads it",
+                    &error,
+                );
             }
             Heard::Broken(error) => self.cannot_hear(relay, "is not heard, and tried again", &error),
         }
@@ -212,8 +216,7 @@ impl Watch<'_> {
     /// The event's JSON, where it is genuine, for the agent, and new.
     fn admit(&mut self, relay: &RelayUrl, event: &Event) -> Option<Box<RawValue>> {
         let notes = self.relays.entry(relay.clone()).or_default();
-        let is_ours = dm::is_dm(event.kind)
-            && dm::receivers(&event.tags).contains(&self.agent);
+        let is_ours = dm::is_dm(event.kind) && dm::receivers(&event.tags).contains(&self.agent);
         if !is_ours || notes.before.contains(&event.id) || self.pushed.contains(&event.id) {
             return None;
         }
