@@ -3,6 +3,7 @@
 //!
 //! With a queue a tick only stores and queues; without one it also works what it found, in the time that is left.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use nostr::prelude::Timestamp;
@@ -70,14 +71,17 @@ async fn take_up(app: &App, swept: Swept, due: Result<Vec<Due>, Error>, deadline
         success = false;
         json!({"error": error.to_string()})
     };
-    let (triggers, swept) = swept.unwrap_or_else(|error| (Vec::new(), failed(error, "the sweep")));
-    let (due, due_told) = match due {
+    let (mut triggers, swept) = swept.unwrap_or_else(|error| (Vec::new(), failed(error, "the sweep")));
+    let (mut due, due_told) = match due {
         Ok(due) => {
             let count = json!(due.len());
             (due, count)
         }
         Err(error) => (Vec::new(), failed(error, "what is due")),
     };
+    // The admins' first: guests wait.
+    triggers.sort_by_key(|trigger| Reverse(trigger.tier));
+    due.sort_by_key(|due| Reverse(due.trigger.tier));
     let results = match &app.queue {
         Some(queue) => queue_all(app, queue.as_ref(), triggers, due).await,
         None => work_all(app, triggers, due, deadline).await,

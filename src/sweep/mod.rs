@@ -6,10 +6,12 @@
 //!
 //! - [`plan`]: what a relay is asked next, and when its window is covered. Pure.
 //! - [`seen`]: the ids that were dealt with. Pure.
-//! - `ledger`: where both lie between two ticks; `read`: the relays; `settle`: what becomes of each message.
+//! - `ledger`: where both lie between two ticks; `read`: the relays; `settle`: what becomes of each message;
+//!   `door`: which guests' messages are work.
 //!
 //! Whatever dies on the way, nothing counts as read that is not durable: the next tick reads it again.
 
+mod door;
 pub(crate) mod ledger;
 pub mod plan;
 pub(crate) mod read;
@@ -21,6 +23,7 @@ use std::time::Duration;
 use nostr::prelude::{Event, EventId};
 use serde::Serialize;
 
+use self::door::Door;
 use self::ledger::{Held, Ledger};
 use self::read::{Heard, Inbox, Told};
 use self::settle::{End, Settled};
@@ -93,7 +96,8 @@ pub(crate) async fn run(
     let was_settled = ledger.cursors.settled_at.is_some();
     ledger.settle(now, is_all);
     let learned = learn(app, &mut stored, &heard)?;
-    let settled = settle::settle(app, &mut ledger, &heard, was_settled, deadline, open_until);
+    let door = Door { app, stored: &stored };
+    let settled = settle::settle(app, &door, &mut ledger, &heard, was_settled, deadline, open_until);
     let (settled, ()) = tokio::join!(settled, load::keep(app, learned));
     let settled = settled?;
 
@@ -106,7 +110,7 @@ pub(crate) async fn run(
     let has_all = load::read_targets(app, &known).iter().all(is_asked);
     if has_all && heard.iter().any(|relay| relay.full_state.is_some()) {
         let is_complete = spared.is_empty() && heard.iter().all(|relay| relay.full_state.is_some());
-        more.push(load::state_read(begun, is_complete)?);
+        more.push(load::state_read(app, begun, is_complete)?);
     }
     let rest = (!settled.rest.is_empty()).then(|| ledger::Batch::of(&settled.rest, &settled.alone));
     ledger.save(app, more, rest).await?;

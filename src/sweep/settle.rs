@@ -1,12 +1,14 @@
 //! What becomes of the messages that the relays showed: each is opened, and what it asks for is made durable, before its
 //! id counts as dealt with.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use futures_util::StreamExt;
 use nostr::prelude::{Event, EventId, PublicKey, RelayUrl};
 use tokio::time::Instant;
 
+use super::door::Door;
 use super::ledger::{BEFORE_START_SECS, Ledger};
 use super::read::Heard;
 use crate::app::App;
@@ -14,11 +16,12 @@ use crate::clock::Deadline;
 use crate::dm::Opened;
 use crate::error::Error;
 use crate::handler::{QUEUE_GRACE, due_after, keep_message};
+use crate::heed::Refusal;
 use crate::history::{self, StoredMessage};
 use crate::inbox::{self, Inbound, MAX_AHEAD, Rejection, Swept};
 use crate::record::{self, RunRecord};
 use crate::store::{Range, keys};
-use crate::trigger::Trigger;
+use crate::trigger::{Tier, Trigger};
 
 /// How many are made durable at the same time.
 const AT_ONCE: usize = 8;
@@ -81,6 +84,7 @@ pub(crate) struct Settled {
 /// [`Error::Transient`] where the store is unavailable before anything was opened.
 pub(crate) async fn settle(
     app: &App,
+    door: &Door<'_>,
     ledger: &mut Ledger,
     heard: &[Heard],
     was_settled: bool,
@@ -93,7 +97,7 @@ pub(crate) async fn settle(
     let (mut suspected, others): (Vec<_>, Vec<_>) =
         candidates(heard).into_iter().partition(|candidate| suspects.contains(&candidate.id));
     let mut settled = Settled { alone: batch.alone, ..Settled::default() };
-    let desk = Desk { app, deadline, until, start_at: ledger.cursors.start_at };
+    let desk = Desk { app, door, deadline, until, start_at: ledger.cursors.start_at };
 
     // Those that were never alone first: the one that ends the process shall not hold up its neighbours.
     suspected.sort_by_key(|candidate| settled.alone.get(&candidate.id).copied().unwrap_or_default());
@@ -148,6 +152,7 @@ fn candidates(heard: &[Heard]) -> Vec<Candidate> {
 /// What dealing with messages needs.
 struct Desk<'a> {
     app: &'a App,
+    door: &'a Door<'a>,
     deadline: Deadline,
     until: Instant,
     start_at: u64,
@@ -157,11 +162,25 @@ struct Desk<'a> {
 type OwnTimes = HashMap<PublicKey, Vec<u64>>;
 
 /// What is to be made durable.
-enum Order {
+pub(super) enum Order {
+    /// Somebody's message to be answered.
     Work(Box<Trigger>),
+    /// A message for the history.
     Message(Opened),
     /// Work from before the start that was answered then.
     Answered(Box<Trigger>),
+    /// A message of a guest who has had its answers.
+    Refused(Box<Trigger>, Refusal),
+}
+
+impl Order {
+    /// Whose messages come first.
+    fn tier(&self) -> Tier {
+        match self {
+            Self::Work(trigger) => trigger.tier,
+            _ => Tier::Admin,
+        }
+    }
 }
 
 impl Desk<'_> {
@@ -188,6 +207,8 @@ impl Desk<'_> {
             };
             orders.push((candidate.id, order));
         }
+        let mut orders = self.door.sift(orders, self.start_at, settled).await;
+        orders.sort_by_key(|(_, order)| Reverse(order.tier()));
         let own = own_times(self.app, &orders);
         let done = futures_util::stream::iter(orders)
             .map(async |(id, order)| (id, self.carry_out(order, &own, is_settled).await))
@@ -236,6 +257,9 @@ impl Desk<'_> {
         };
         match order {
             Order::Work(trigger) => Ok(Done::Stored(self.store(trigger).await?)),
+            Order::Refused(trigger, refusal) => {
+                record::refuse(self.app, &trigger, &refusal.to_string()).await.map(|()| Done::Kept)
+            }
             Order::Message(opened) => keep_message(self.app, opened).await.map(|_| Done::Kept),
             Order::Answered(trigger) => {
                 if let Some((peer, message)) = history::incoming(&trigger) {
