@@ -89,6 +89,7 @@ mod tests {
             state: AgentState::build(&keys(1), &admins, None, list, Timestamp::from(NOW)),
             history: history.collect(),
             unsaved: Vec::new(),
+            is_settled: true,
         }
     }
 

@@ -1,12 +1,14 @@
 //! What becomes of the messages that the relays showed: each is opened, and what it asks for is made durable, before its
 //! id counts as dealt with.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use futures_util::StreamExt;
 use nostr::prelude::{Event, EventId, PublicKey, RelayUrl, Timestamp};
 use tokio::time::Instant;
 
+use super::door::Door;
 use super::ledger::{BEFORE_START_SECS, Ledger};
 use super::read::Heard;
 use crate::app::App;
@@ -14,11 +16,12 @@ use crate::clock::Deadline;
 use crate::dm::Opened;
 use crate::error::Error;
 use crate::handler::{due_if_not_begun, keep_message};
+use crate::heed::Refusal;
 use crate::history::{self, StoredMessage};
 use crate::inbox::{self, Inbound, MAX_AHEAD, Rejection, Swept};
 use crate::record::{self, RunRecord};
 use crate::store::{Range, keys};
-use crate::trigger::Trigger;
+use crate::trigger::{Tier, Trigger};
 
 /// How many are made durable at the same time.
 const AT_ONCE: usize = 8;
@@ -82,6 +85,7 @@ pub(crate) struct Settled {
 /// whether an earlier sweep found all that there is from before the start.
 pub(crate) async fn settle(
     app: &App,
+    door: &Door<'_>,
     ledger: &mut Ledger,
     heard: &[Heard],
     was_settled: bool,
@@ -96,7 +100,7 @@ pub(crate) async fn settle(
     // Those that were never alone first: the one that ends the process shall not hold up its neighbours.
     suspected.sort_by_key(points);
     let mut settled = Settled::default();
-    let desk = Desk { app, deadline, until, start_at: ledger.cursors.start_at };
+    let desk = Desk { app, door, deadline, until, start_at: ledger.cursors.start_at };
     if let Err(error) = desk.deal_alone(ledger, suspected, was_settled, &mut settled).await {
         settled.failure = Some(error);
         return settled;
@@ -124,11 +128,12 @@ pub(crate) async fn settle(
 /// left to the sweep.
 pub(crate) async fn heard(
     app: &App,
+    door: &Door<'_>,
     start_at: u64,
     events: &[(RelayUrl, Event)],
     deadline: Deadline,
 ) -> Settled {
-    let desk = Desk { app, deadline, until: deadline.work_until(), start_at };
+    let desk = Desk { app, door, deadline, until: deadline.work_until(), start_at };
     let mut settled = Settled::default();
     let events = events.iter().map(|(relay, event)| (relay, event));
     let orders = desk.open_all(&candidates(events), &mut settled).await;
@@ -161,6 +166,7 @@ fn candidates<'a>(shown: impl Iterator<Item = (&'a RelayUrl, &'a Event)>) -> Vec
 /// What dealing with messages needs.
 struct Desk<'a> {
     app: &'a App,
+    door: &'a Door<'a>,
     deadline: Deadline,
     until: Instant,
     start_at: u64,
@@ -170,18 +176,32 @@ struct Desk<'a> {
 type OwnTimes = HashMap<PublicKey, Vec<u64>>;
 
 /// What is to be made durable.
-enum Order {
+pub(super) enum Order {
+    /// Somebody's message to be answered.
     Work(Box<Trigger>),
+    /// A message for the history.
     Message(Opened),
     /// Work from before the start that was answered then.
     Answered(Box<Trigger>),
+    /// A message of a guest who has had its answers.
+    Refused(Box<Trigger>, Refusal),
+}
+
+impl Order {
+    /// Whose messages come first.
+    fn tier(&self) -> Tier {
+        match self {
+            Self::Work(trigger) => trigger.tier,
+            _ => Tier::Admin,
+        }
+    }
 }
 
 /// With the event that it came by.
-struct Placed {
-    id: EventId,
-    at: Timestamp,
-    order: Order,
+pub(super) struct Placed {
+    pub(super) id: EventId,
+    pub(super) at: Timestamp,
+    pub(super) order: Order,
 }
 
 impl Desk<'_> {
@@ -246,8 +266,10 @@ impl Desk<'_> {
         orders
     }
 
-    /// Makes durable what all of `orders` ask for.
+    /// Makes durable what all of `orders` ask for, the admins' first.
     async fn carry_out_all(&self, orders: Vec<Placed>, is_settled: bool, settled: &mut Settled) {
+        let mut orders = self.door.sift(orders, self.start_at, settled).await;
+        orders.sort_by_key(|placed| Reverse(placed.order.tier()));
         let own = own_times(self.app, &orders);
         let done = futures_util::stream::iter(orders)
             .map(async |Placed { id, at, order }| match self.carry_out(order, &own, is_settled).await {
@@ -306,6 +328,9 @@ impl Desk<'_> {
         };
         match order {
             Order::Work(trigger) => Ok(Done::Stored(self.store(trigger).await?)),
+            Order::Refused(trigger, refusal) => {
+                record::refuse(self.app, &trigger, &refusal.to_string()).await.map(|()| Done::Kept)
+            }
             Order::Message(opened) => keep_message(self.app, opened).await.map(|_| Done::Kept),
             Order::Answered(trigger) => {
                 if let Some((peer, message)) = history::incoming(&trigger) {
