@@ -12,8 +12,9 @@ use crate::context::HistoryMessage;
 use crate::dm::{self, Content, Opened, ReplyPart};
 use crate::error::Error;
 use crate::kinds;
+use crate::letter::Letter;
 use crate::store::{Key, Write, keys};
-use crate::trigger::{Dm, Protocol, Source, Trigger};
+use crate::trigger::{Protocol, Source, Trigger};
 
 /// The most messages of one kind that a first read of a conversation asks for.
 const FIRST_READ_LIMIT: usize = 100;
@@ -70,16 +71,16 @@ pub fn incoming(trigger: &Trigger) -> Option<(PublicKey, StoredMessage)> {
         arrived_at: trigger.arrived_at,
         text: dm.text.clone(),
     };
-    dm.notice.is_none().then_some((dm.peer, message))
+    dm.fixed_answer.is_none().then_some((dm.peer, message))
 }
 
-/// A part of the reply to `dm`.
+/// A part of what the agent sends.
 #[must_use]
-pub fn outgoing(dm: &Dm, part: &ReplyPart) -> StoredMessage {
+pub fn outgoing(letter: &Letter, part: &ReplyPart) -> StoredMessage {
     StoredMessage {
         id: part.id,
         from_agent: true,
-        protocol: dm.protocol,
+        protocol: letter.protocol,
         created_at: part.created_at,
         arrived_at: part.created_at,
         text: part.text.clone(),
@@ -160,7 +161,7 @@ mod tests {
     use nostr::prelude::Keys;
 
     use super::*;
-    use crate::trigger::Tier;
+    use crate::trigger::{Dm, Tier};
 
     #[test]
     fn a_message_that_lies_in_two_rows_is_in_the_conversation_once() {
@@ -182,7 +183,7 @@ mod tests {
                 message_id: id(9),
                 created_at: Timestamp::from(9),
                 text: String::new(),
-                notice: None,
+                fixed_answer: None,
                 relay: None,
             }),
             tier: Tier::Admin,

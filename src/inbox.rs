@@ -16,7 +16,7 @@ use crate::events::MAX_AHEAD_SECS;
 use crate::hash::is_lower_hex;
 use crate::kinds;
 use crate::record::dm_trigger_id;
-use crate::trigger::{Dm, Notice, Source, Tier, Trigger};
+use crate::trigger::{Dm, FixedAnswer, Source, Tier, Trigger};
 
 /// A larger event is dropped unopened.
 pub const MAX_EVENT_BYTES: usize = 128 * 1024;
@@ -231,12 +231,12 @@ fn is_admin(app: &App, author: &PublicKey) -> bool {
 }
 
 fn trigger(app: &App, opened: Opened, tier: Tier, relay: Option<&RelayUrl>, now: Timestamp) -> Trigger {
-    let (id, text, notice) = match opened.content {
+    let (id, text, fixed_answer) = match opened.content {
         Content::Text(text) => (dm_trigger_id(&opened.id), text, None),
-        Content::File => (dm_trigger_id(&opened.id), String::new(), Some(Notice::CannotReadFiles)),
+        Content::File => (dm_trigger_id(&opened.id), String::new(), Some(FixedAnswer::CannotReadFiles)),
         Content::Room => {
             let day = opened.created_at.as_secs() / (24 * 60 * 60);
-            (format!("room:{}:{day}", opened.author), String::new(), Some(Notice::OneToOneOnly))
+            (format!("room:{}:{day}", opened.author), String::new(), Some(FixedAnswer::OneToOneOnly))
         }
     };
     Trigger {
@@ -251,7 +251,7 @@ fn trigger(app: &App, opened: Opened, tier: Tier, relay: Option<&RelayUrl>, now:
             message_id: opened.id,
             created_at: opened.created_at,
             text,
-            notice,
+            fixed_answer,
             relay: relay.cloned(),
         }),
     }

@@ -11,16 +11,17 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::due::due_rows;
-pub use self::due::{Due, due};
+pub use self::due::{Due, due, first_due};
 use crate::app::App;
 use crate::chat::Usage;
 use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::hash::{hex, sha256};
 use crate::history;
+use crate::letter::Letter;
 use crate::run::journal::Journal;
 use crate::store::{Change, Expect, Key, Range, Row, StoreError, Write, keys};
-use crate::trigger::{Dm, Tier, Trigger};
+use crate::trigger::{Tier, Trigger};
 
 /// The format of every value in the store; a binary reads its own and the one before.
 pub const FORMAT: u32 = 1;
@@ -58,6 +59,9 @@ pub struct RunRecord {
     /// Whether it counts among the messages of guests: see [`crate::guests`].
     #[serde(default)]
     pub counted: bool,
+    /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
     /// When the trigger was first seen, Unix seconds.
     pub arrived_at: Timestamp,
     /// When the record was last written, Unix milliseconds.
@@ -186,6 +190,8 @@ pub enum Claimed {
     Finished(RunRecord),
     /// Another worker has it.
     Busy(RunRecord),
+    /// It came in standby, and is not to be worked yet.
+    Held(RunRecord),
 }
 
 /// Claims a trigger: from this write on it is durable, and ours until the lease runs out. The trigger itself and its
@@ -217,6 +223,9 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
         if found.status.is_final() {
             return Ok(Claimed::Finished(found));
         }
+        if found.held {
+            return Ok(Claimed::Held(found));
+        }
         if found.lease_until_ms > app.clock.now_ms() {
             return Ok(Claimed::Busy(found));
         }
@@ -232,15 +241,28 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
 /// # Errors
 /// As [`claim`].
 pub async fn store(app: &App, trigger: &Trigger, due_at: u64) -> Result<RunRecord, Error> {
-    let record = RunRecord { due_at: Some(due_at), ..RunRecord::waiting(app, trigger)? };
-    let mut writes = vec![put_record(&record, Expect::Absent)?];
-    writes.extend(due_rows(&record, None)?);
-    writes.extend(trigger_rows(app, trigger, &record)?);
+    let (record, writes) = storing(app, trigger, due_at)?;
     match app.store.write(&writes).await {
         Ok(()) => Ok(record),
         Err(StoreError::Conflict { current: Some(row), .. }) => read_clear(&row),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The writes that [`store`] makes, for whoever has more to write in the same call.
+///
+/// # Errors
+/// As [`claim`], without asking the store.
+pub fn stored(app: &App, trigger: &Trigger, due_at: u64) -> Result<Vec<Write>, Error> {
+    Ok(storing(app, trigger, due_at)?.1)
+}
+
+fn storing(app: &App, trigger: &Trigger, due_at: u64) -> Result<(RunRecord, Vec<Write>), Error> {
+    let record = RunRecord { due_at: Some(due_at), ..RunRecord::waiting(app, trigger)? };
+    let mut writes = vec![put_record(&record, Expect::Absent)?];
+    writes.extend(due_rows(&record, None)?);
+    writes.extend(trigger_rows(app, trigger, &record)?);
+    Ok((record, writes))
 }
 
 /// The trigger and its message in the conversation.
@@ -254,7 +276,7 @@ impl RunRecord {
     /// A record of a trigger that nobody works on yet.
     fn waiting(app: &App, trigger: &Trigger) -> Result<Self, Error> {
         let record = Self::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?;
-        Ok(Self { status: Status::Running, tainted: trigger.tainted, ..record })
+        Ok(Self { status: Status::Running, tainted: trigger.tainted, held: app.config.standby, ..record })
     }
 
     /// Notes how long a step took.
@@ -283,6 +305,7 @@ impl RunRecord {
             lease_until_ms: 0,
             due_at: None,
             counted: false,
+            held: false,
             arrived_at,
             updated_at_ms: app.clock.now_ms(),
             expires_at: app.claim_expiry(created_at),
@@ -424,7 +447,7 @@ impl Claim {
     ///
     /// # Errors
     /// As [`Claim::finish`]; [`Error::Permanent`] where a part cannot be sealed.
-    pub async fn save_reply(&mut self, app: &App, dm: &Dm, parts: &[ReplyPart]) -> Result<(), Error> {
+    pub async fn save_reply(&mut self, app: &App, letter: &Letter, parts: &[ReplyPart]) -> Result<(), Error> {
         let record = RunRecord {
             status: Status::Replying,
             reply_ids: parts.iter().map(|part| part.id).collect(),
@@ -433,7 +456,7 @@ impl Claim {
         let mut writes = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             writes.push(app.put_sealed(keys::reply(&self.record.run_id, i), part, self.record.expires_at)?);
-            writes.push(history::outgoing(dm, part).write(app, &dm.peer)?);
+            writes.push(history::outgoing(letter, part).write(app, &letter.peer)?);
         }
         self.save(app, record, writes).await
     }

@@ -85,6 +85,13 @@ impl AgentState {
         self.skills.get(*self.by_d.get(d)?)
     }
 
+    /// Whether no adopted skill has a trigger that can be read: then all of them speak in the admin's messages, as the
+    /// older generation of agents has it (design §4).
+    #[must_use]
+    pub fn lacks_triggers(&self) -> bool {
+        !self.skills.is_empty() && self.skills.iter().all(|skill| skill.triggers.is_empty())
+    }
+
     /// Adopted skills of other authors that are not at hand: author and d tag, to be asked for.
     #[must_use]
     pub fn wanted_foreign(&self) -> &[(PublicKey, String)] {

@@ -175,7 +175,7 @@ fn example(app: &App) -> Trigger {
         message_id: EventId::from_byte_array([0; 32]),
         created_at: now,
         text: EXAMPLE.to_owned(),
-        notice: None,
+        fixed_answer: None,
         relay: None,
     };
     Trigger {
@@ -237,11 +237,9 @@ async fn trigger_of(app: &App, json: &str) -> Result<Trigger, Failure> {
             return Err("what a tick starts lies on the relays: give one of its messages".into());
         }
     };
-    match &trigger.source {
-        Source::Dm(Dm { notice: Some(notice), .. }) => {
-            Err(format!("no model is asked: the answer is always \"{}\"", notice.text()).into())
-        }
-        _ => Ok(trigger),
+    match trigger.fixed_text() {
+        Some(text) => Err(format!("no model is asked: the answer is always \"{text}\"").into()),
+        None => Ok(trigger),
     }
 }
 

@@ -17,6 +17,7 @@
 //! | `DM#<peer>` | `~EVENT#<kind>` | what a guest published of itself: profile and relay lists, as published |
 //! | `GUESTS` | `<day>#<peer or ALL>` | how many messages of guests were worked in each hour of that day (UTC) |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
+//! | `NOTICES` | `<fact>` | something that the admin is told once, sealed |
 //! | `SWEEP` | `LEASE` | who sweeps the relays now |
 //! | `SWEEP` | `CURSORS` | how far each relay was read |
 //! | `SWEEP` | `BATCH` | the events that are being opened |
@@ -147,6 +148,15 @@ pub fn due(at: u64, run_id: &str) -> Key {
 pub fn due_place(key: &Key) -> Option<(u64, &str)> {
     let (at, run_id) = key.sort.split_once('#')?;
     Some((at.parse().ok()?, run_id))
+}
+
+/// The partition of what the admin is told.
+pub const NOTICES_PARTITION: &str = "NOTICES";
+
+/// Something that the admin is told once.
+#[must_use]
+pub fn notice(fact: &str) -> Key {
+    Key::new(NOTICES_PARTITION, fact)
 }
 
 /// The partition of what the sweep knows between two ticks.
