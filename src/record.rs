@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::due::due_rows;
-pub use self::due::{Due, due};
+pub use self::due::{Due, due, first_due};
 use crate::app::App;
 use crate::chat::Usage;
 use crate::dm::ReplyPart;

@@ -29,9 +29,6 @@ use crate::trigger::Trigger;
 /// A tick that comes later than this leaves the relays to the ones behind it.
 const LATE: Duration = Duration::from_secs(2 * 60);
 
-/// The most due runs that one tick takes up.
-const MAX_DUE: usize = 50;
-
 /// What a sweep came to, as the tick's answer tells it, and what comes of it.
 struct Swept {
     told: Value,
@@ -39,12 +36,13 @@ struct Swept {
     ears: Option<Ears>,
     /// See [`sweep::Found::settled_start`].
     start_at: Option<Timestamp>,
+    failure: Option<Error>,
 }
 
 impl Swept {
     /// No sweep.
-    fn not(why: &str) -> Self {
-        Self { told: json!(why), triggers: Vec::new(), ears: None, start_at: None }
+    fn not(told: Value) -> Self {
+        Self { told, triggers: Vec::new(), ears: None, start_at: None, failure: None }
     }
 }
 
@@ -69,11 +67,10 @@ pub async fn run_and_listen(
     stop: impl Future<Output = ()>,
 ) -> Result<Value, Error> {
     let is_late = scheduled_at.is_some_and(|at| at + LATE < app.clock.now());
-    let due = Range { limit: Some(MAX_DUE), ..Range::whole(keys::DUE_PARTITION) };
-    let notices = Board::range();
-    let (swept, due, board) = if is_late {
+    let (due, notices) = (record::first_due(), Board::range());
+    let (mut swept, due, board) = if is_late {
         let (due, notices) = tokio::try_join!(app.store.list(&due), app.store.list(&notices))?;
-        (Ok(Swept::not("late")), due, Board::read(app, notices))
+        (Swept::not(json!("late")), due, Board::read(app, notices))
     } else {
         let (sweep, state) = (Range::whole(keys::SWEEP_PARTITION), Range::whole(keys::STATE_PARTITION));
         let (held, sweep, state, due, notices) = tokio::join!(
@@ -85,24 +82,21 @@ pub async fn run_and_listen(
         );
         let mut board = Board::read(app, notices?);
         let swept = match held? {
-            None => Ok(Swept::not("held")),
+            None => Swept::not(json!("held")),
             Some(held) => sweep_all(app, held, &sweep?, &state?, &mut board, deadline).await,
         };
         (swept, due?, board)
     };
-    let (swept, triggers, ears, start_at) = match swept {
-        Ok(Swept { told, triggers, ears, start_at }) => (Ok(told), triggers, ears, start_at),
-        Err(error) => (Err(error), Vec::new(), None, None),
-    };
-    let due = due_runs(app, &due, start_at).await;
+    let due = due_runs(app, &due, swept.start_at).await;
     let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
+    let ears = swept.ears.take();
     let listen = async {
         match (ears, listen_until) {
             (Some(ears), Some(until)) => Some(listen::run(app, ears, deadline, until, stop).await),
             _ => None,
         }
     };
-    let (mut answer, heard) = tokio::join!(take_up(app, triggers, swept, due, notice, deadline), listen);
+    let (mut answer, heard) = tokio::join!(take_up(app, swept, due, notice, deadline), listen);
     if let Some((report, results)) = heard {
         if let Some(answer) = answer.as_object_mut() {
             answer.insert("listen".to_owned(), json!({"heard": report, "results": told(results)}));
@@ -119,14 +113,17 @@ async fn sweep_all(
     state: &[Row],
     board: &mut Board,
     deadline: Deadline,
-) -> Result<Swept, Error> {
-    let found = sweep::run(app, held, sweep, state, board, deadline).await?;
-    Ok(Swept {
-        told: json!(found.report),
-        triggers: found.triggers,
-        ears: Some(found.ears),
-        start_at: found.settled_start,
-    })
+) -> Swept {
+    match sweep::run(app, held, sweep, state, board, deadline).await {
+        Ok(found) => Swept {
+            told: json!(found.report),
+            triggers: found.triggers,
+            ears: found.ears,
+            start_at: found.settled_start,
+            failure: found.failure,
+        },
+        Err(error) => Swept { failure: Some(error), ..Swept::not(json!({})) },
+    }
 }
 
 /// The runs that are to be taken up. In standby there are none, and those that there would be are held.
@@ -142,8 +139,7 @@ async fn due_runs(app: &App, rows: &[Row], start_at: Option<Timestamp>) -> Resul
 /// Queues what was found, what is due and what the admin is told, or works it here.
 async fn take_up(
     app: &App,
-    mut triggers: Vec<Trigger>,
-    swept: Result<Value, Error>,
+    swept: Swept,
     due: Result<Vec<Due>, Error>,
     notice: Result<Option<Trigger>, Error>,
     deadline: Deadline,
@@ -152,15 +148,18 @@ async fn take_up(
     let mut failed = |error: Error, what: &str| {
         tracing::warn!(%error, "a part of the tick failed: {what}");
         success = false;
-        json!({"error": error.to_string()})
+        json!(error.to_string())
     };
-    let swept = swept.unwrap_or_else(|error| failed(error, "the sweep"));
+    let Swept { told: mut swept, mut triggers, failure, .. } = swept;
+    if let Some(error) = failure {
+        swept["error"] = failed(error, "the sweep");
+    }
     let (due, due_told) = match due {
         Ok(due) => {
             let count = json!(due.len());
             (due, count)
         }
-        Err(error) => (Vec::new(), failed(error, "what is due")),
+        Err(error) => (Vec::new(), json!({"error": failed(error, "what is due")})),
     };
     match notice {
         Ok(notice) => triggers.extend(notice),

@@ -15,6 +15,7 @@ use std::time::Duration;
 use nostr::prelude::{Keys, PublicKey, RelayUrl, ToBech32};
 use tracing_subscriber::EnvFilter;
 
+pub use self::parse::{public_key, relays};
 use crate::aws;
 use crate::llm::catalogue::{Chain, Custom, Providers};
 use crate::secret::{Mask, Secret};

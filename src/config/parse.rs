@@ -38,17 +38,9 @@ pub(super) fn admins(text: &str) -> Result<Vec<PublicKey>, String> {
         if word.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("nsec")) {
             return Err(format!("entry {} is a secret key: give the admin's npub", i + 1));
         }
-        let key = PublicKey::parse(word)
-            .or_else(|_| Nip19Profile::from_bech32(word).map(|profile| profile.public_key))
-            .ok()
-            // The crate reads the first 64 digits of a longer text.
-            .filter(|_| {
-                word.len() == 64 || ["npub", "nprofile", "nostr:"].iter().any(|p| word.starts_with(p))
-            })
-            .filter(|key| key.xonly().is_ok())
-            .ok_or_else(|| {
-                format!("entry {} is not a public key: give an npub, nprofile or 64 hex digits", i + 1)
-            })?;
+        let key = public_key(word).ok_or_else(|| {
+            format!("entry {} is not a public key: give an npub, nprofile or 64 hex digits", i + 1)
+        })?;
         if !admins.contains(&key) {
             admins.push(key);
         }
@@ -56,7 +48,22 @@ pub(super) fn admins(text: &str) -> Result<Vec<PublicKey>, String> {
     if admins.is_empty() { Err("names no key".to_owned()) } else { Ok(admins) }
 }
 
-pub(super) fn relays(text: &str) -> Result<Vec<RelayUrl>, String> {
+/// An npub, nprofile or hex key.
+#[must_use]
+pub fn public_key(text: &str) -> Option<PublicKey> {
+    PublicKey::parse(text)
+        .or_else(|_| Nip19Profile::from_bech32(text).map(|profile| profile.public_key))
+        .ok()
+        // The crate reads the first 64 digits of a longer text.
+        .filter(|_| text.len() == 64 || ["npub", "nprofile", "nostr:"].iter().any(|p| text.starts_with(p)))
+        .filter(|key| key.xonly().is_ok())
+}
+
+/// Relays with commas or spaces between, normalised, each once.
+///
+/// # Errors
+/// What is wrong, half a sentence.
+pub fn relays(text: &str) -> Result<Vec<RelayUrl>, String> {
     let mut relays = BTreeSet::new();
     let mut ordered = Vec::new();
     for (i, word) in list(text).enumerate() {

@@ -69,18 +69,19 @@ pub(crate) struct Found {
     pub(crate) triggers: Vec<Trigger>,
     /// For the operator.
     pub(crate) report: Report,
-    /// With which this tick may listen.
-    pub(crate) ears: Ears,
+    /// With which this tick may listen; `None` where the sweep was not saved.
+    pub(crate) ears: Option<Ears>,
     /// When the agent started, once it is known what was answered before that.
     pub(crate) settled_start: Option<Timestamp>,
+    /// Why the next sweep begins where this one did: the store failed, or another tick swept meanwhile.
+    pub(crate) failure: Option<Error>,
 }
 
 /// Sweeps all inbox relays. `rows` are those of the sweep's partition, `state` those of the agent's state. What the admin is
 /// to be told of it goes onto the `board`.
 ///
 /// # Errors
-/// [`Error::Transient`] where the store is unavailable: what was found is found again. [`Error::TakenOver`] where another
-/// tick swept meanwhile.
+/// [`Error::Permanent`] where the rows are a newer binary's. Where the store fails later, what was found is told with it.
 pub(crate) async fn run(
     app: &App,
     held: Held,
@@ -107,7 +108,6 @@ pub(crate) async fn run(
     let learned = learn(app, &mut stored, &heard)?;
     let settled = settle::settle(app, &mut ledger, &heard, was_settled, deadline, open_until);
     let (settled, ()) = tokio::join!(settled, load::keep(app, learned));
-    let settled = settled?;
 
     for relay in &heard {
         take_note(&mut ledger, relay, &settled, now);
@@ -120,24 +120,31 @@ pub(crate) async fn run(
         let is_complete = spared.is_empty() && heard.iter().all(|relay| relay.full_state.is_some());
         more.push(load::state_read(begun, is_complete)?);
     }
-    // Before the cursors: what is told of is not met again.
-    for fact in facts(app, &mut ledger, &stored, &heard, &settled) {
-        board.raise(app, &fact).await?;
-    }
-    let rest = (!settled.rest.is_empty()).then(|| ledger::Batch::of(&settled.rest, &settled.alone));
     let start_at = ledger.cursors.start_at;
     let settled_start = ledger.cursors.settled_at.map(|_| Timestamp::from(start_at));
-    let known = ledger.save(app, more, rest).await?;
+    let facts = facts(app, &mut ledger, &stored, &heard, &settled);
+    let inboxes = asked.iter().chain(&spared).map(|inbox| &inbox.target.url);
+    // Before the cursors: what is told of is not met again.
+    let saved = async {
+        for fact in &facts {
+            board.raise(app, fact).await?;
+        }
+        ledger.save(app, inboxes, more).await
+    }
+    .await;
     let met = heard.iter().flat_map(|relay| relay.messages.iter().map(|event| event.id)).collect();
-    let ears = Ears { inboxes: asked, known, met, start_at };
+    let (ears, unsaved) = match saved {
+        Ok(known) => (Some(Ears { inboxes: asked, known, met, start_at }), None),
+        Err(error) => (None, Some(error)),
+    };
 
     let spared = spared.iter().map(|inbox| {
         Told::not_asked(&inbox.target.url, "it failed five times in a row: it is asked every tenth time")
     });
-    let Settled { triggers, kept, quarantined, .. } = settled;
+    let Settled { triggers, kept, quarantined, failure, .. } = settled;
     let relays = heard.into_iter().map(|relay| relay.told).chain(spared).collect();
     let report = Report { relays, work: triggers.len(), kept, quarantined };
-    Ok(Found { triggers, report, ears, settled_start })
+    Ok(Found { triggers, report, ears, settled_start, failure: failure.or(unsaved) })
 }
 
 /// What the admin is to be told. What the agent is, is looked at when it has just been read whole.

@@ -1,10 +1,10 @@
 //! What becomes of the messages that the relays showed: each is opened, and what it asks for is made durable, before its
 //! id counts as dealt with.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use futures_util::StreamExt;
-use nostr::prelude::{Event, EventId, PublicKey, RelayUrl};
+use nostr::prelude::{Event, EventId, PublicKey, RelayUrl, Timestamp};
 use tokio::time::Instant;
 
 use super::ledger::{BEFORE_START_SECS, Ledger};
@@ -29,8 +29,14 @@ const MAX_ALONE: usize = 50;
 /// The most that are opened together: their ids are one row.
 const MAX_BATCH: usize = 1000;
 
-/// How often an event may be alone without an outcome.
-const MAX_LONELY_DEATHS: u32 = 2;
+/// What speaks against an event that is opened alone, until it is open: only a death leaves it standing.
+const OPENING: u32 = 3;
+
+/// The same while what it asks for is stored: a store that fails leaves it standing too.
+const STORING: u32 = 1;
+
+/// So much speaks against an event that it is given up: it was opened alone twice without coming open.
+const GIVEN_UP: u32 = 2 * OPENING;
 
 /// Opening is work for the processor: after so many others get their turn.
 const OPENED_PER_TURN: usize = 16;
@@ -68,17 +74,12 @@ pub(crate) struct Settled {
     pub(crate) kept: usize,
     /// Events that were given up: opening them ended the process.
     pub(crate) quarantined: Vec<EventId>,
-    /// Those that are still to be opened alone.
-    pub(crate) rest: Vec<EventId>,
-    /// How often each of these was.
-    pub(crate) alone: BTreeMap<EventId, u32>,
+    /// Why not all were dealt with: the store failed.
+    pub(crate) failure: Option<Error>,
 }
 
 /// Deals with the messages that `heard` has. One that could not be dealt with by `until` is left open. `was_settled` says
 /// whether an earlier sweep found all that there is from before the start.
-///
-/// # Errors
-/// [`Error::Transient`] where the store is unavailable before anything was opened.
 pub(crate) async fn settle(
     app: &App,
     ledger: &mut Ledger,
@@ -86,43 +87,37 @@ pub(crate) async fn settle(
     was_settled: bool,
     deadline: Deadline,
     until: Instant,
-) -> Result<Settled, Error> {
+) -> Settled {
     let is_settled = ledger.cursors.settled_at.is_some();
-    let batch = ledger.batch.clone().unwrap_or_default();
-    let suspects: HashSet<EventId> = batch.ids.iter().copied().collect();
-    let (mut suspected, others): (Vec<_>, Vec<_>) =
-        candidates(shown(heard)).into_iter().partition(|candidate| suspects.contains(&candidate.id));
-    let mut settled = Settled { alone: batch.alone, ..Settled::default() };
-    let desk = Desk { app, deadline, until, start_at: ledger.cursors.start_at };
-
+    let (mut suspected, others): (Vec<_>, Vec<_>) = candidates(shown(heard))
+        .into_iter()
+        .partition(|candidate| ledger.suspects.contains_key(&candidate.id));
+    let points = |candidate: &Candidate| ledger.suspects.get(&candidate.id).map(|(_, points)| *points);
     // Those that were never alone first: the one that ends the process shall not hold up its neighbours.
-    suspected.sort_by_key(|candidate| settled.alone.get(&candidate.id).copied().unwrap_or_default());
-    let mut left: Vec<EventId> = suspected.iter().map(|candidate| candidate.id).collect();
-    for (number, candidate) in suspected.iter().enumerate() {
-        let deaths = settled.alone.entry(candidate.id).or_default();
-        if *deaths >= MAX_LONELY_DEATHS {
-            desk.quarantine(candidate, &mut settled).await;
-        } else if number >= MAX_ALONE || Instant::now() >= until {
-            settled.ends.insert(candidate.id, End::Open);
-            continue;
-        } else {
-            *deaths += 1;
-            ledger.note_batch(app, &left, &settled.alone).await?;
-            desk.deal(std::slice::from_ref(candidate), was_settled, &mut settled).await;
-        }
-        settled.alone.remove(&candidate.id);
-        left.retain(|id| *id != candidate.id);
+    suspected.sort_by_key(points);
+    let mut settled = Settled::default();
+    let desk = Desk { app, deadline, until, start_at: ledger.cursors.start_at };
+    if let Err(error) = desk.deal_alone(ledger, suspected, was_settled, &mut settled).await {
+        settled.failure = Some(error);
+        return settled;
     }
     // Of several batches none sees the agent's own messages in the others: what these decide is decided by the next sweep.
     let is_settled = was_settled || (is_settled && others.len() <= MAX_BATCH);
     for batch in others.chunks(MAX_BATCH) {
-        let ids: Vec<EventId> =
-            left.iter().copied().chain(batch.iter().map(|candidate| candidate.id)).collect();
-        ledger.note_batch(app, &ids, &settled.alone).await?;
-        desk.deal(batch, is_settled, &mut settled).await;
+        ledger.suspects.extend(batch.iter().map(|candidate| (candidate.id, (candidate.at, 0))));
+        match ledger.note_suspects(app).await {
+            Ok(()) => {
+                let orders = desk.open_all(batch, &mut settled).await;
+                desk.carry_out_all(orders, is_settled, &mut settled).await;
+            }
+            Err(error) => settled.failure = Some(error),
+        }
+        ledger.suspects.retain(|id, _| !batch.iter().any(|candidate| candidate.id == *id));
+        if settled.failure.is_some() {
+            break;
+        }
     }
-    settled.rest = left;
-    Ok(settled)
+    settled
 }
 
 /// Deals with messages that were heard outside of a sweep. What is decided with the whole of an agent's past in view is
@@ -136,7 +131,8 @@ pub(crate) async fn heard(
     let desk = Desk { app, deadline, until: deadline.work_until(), start_at };
     let mut settled = Settled::default();
     let events = events.iter().map(|(relay, event)| (relay, event));
-    desk.deal(&candidates(events), false, &mut settled).await;
+    let orders = desk.open_all(&candidates(events), &mut settled).await;
+    desk.carry_out_all(orders, false, &mut settled).await;
     settled
 }
 
@@ -181,9 +177,51 @@ enum Order {
     Answered(Box<Trigger>),
 }
 
+/// With the event that it came by.
+struct Placed {
+    id: EventId,
+    at: Timestamp,
+    order: Order,
+}
+
 impl Desk<'_> {
-    /// Opens all of `candidates`, and then makes durable what they ask for.
-    async fn deal(&self, candidates: &[Candidate], is_settled: bool, settled: &mut Settled) {
+    /// Opens and deals with suspects one by one: the first ones, the others stay open.
+    ///
+    /// That one is being opened is durable before, and that it is open before anything is stored: so an event for which the
+    /// store fails is not taken for one that ends the process. One that ends it later is found out too, after more deaths.
+    async fn deal_alone(
+        &self,
+        ledger: &mut Ledger,
+        suspected: Vec<Candidate>,
+        is_settled: bool,
+        settled: &mut Settled,
+    ) -> Result<(), Error> {
+        for (number, candidate) in suspected.into_iter().enumerate() {
+            let known = ledger.suspects.get(&candidate.id).copied().unwrap_or_default();
+            let marked = |more: u32| (candidate.at, known.1.saturating_add(more));
+            if known.1 >= GIVEN_UP {
+                if self.quarantine(&candidate, settled).await {
+                    ledger.suspects.remove(&candidate.id);
+                }
+                continue;
+            }
+            if number >= MAX_ALONE || Instant::now() >= self.until {
+                settled.ends.insert(candidate.id, End::Open);
+                continue;
+            }
+            ledger.mark(self.app, candidate.id, marked(OPENING)).await?;
+            let orders = self.open_all(std::slice::from_ref(&candidate), settled).await;
+            if !orders.is_empty() {
+                ledger.mark(self.app, candidate.id, marked(STORING)).await?;
+                self.carry_out_all(orders, is_settled, settled).await;
+            }
+            ledger.suspects.remove(&candidate.id);
+        }
+        Ok(())
+    }
+
+    /// Opens all of `candidates`; returns what those of them ask for that ask for anything.
+    async fn open_all(&self, candidates: &[Candidate], settled: &mut Settled) -> Vec<Placed> {
         let mut orders = Vec::new();
         for (number, candidate) in candidates.iter().enumerate() {
             if number.is_multiple_of(OPENED_PER_TURN) {
@@ -203,11 +241,19 @@ impl Desk<'_> {
                     continue;
                 }
             };
-            orders.push((candidate.id, order));
+            orders.push(Placed { id: candidate.id, at: Timestamp::from(candidate.at), order });
         }
+        orders
+    }
+
+    /// Makes durable what all of `orders` ask for.
+    async fn carry_out_all(&self, orders: Vec<Placed>, is_settled: bool, settled: &mut Settled) {
         let own = own_times(self.app, &orders);
         let done = futures_util::stream::iter(orders)
-            .map(async |(id, order)| (id, self.carry_out(order, &own, is_settled).await))
+            .map(async |Placed { id, at, order }| match self.carry_out(order, &own, is_settled).await {
+                Err(error) if !error.is_transient() => (id, self.give_up(id, at, &error).await),
+                result => (id, result),
+            })
             .buffer_unordered(AT_ONCE)
             .collect::<Vec<_>>()
             .await;
@@ -221,6 +267,7 @@ impl Desk<'_> {
                     settled.kept += 1;
                     End::Dealt
                 }
+                Ok(Done::Dropped) => End::Dealt,
                 Ok(Done::Undecided) => End::Left,
                 Err(error) => {
                     tracing::warn!(event.id = %id, %error, "a message that the sweep found is left for the next tick");
@@ -229,6 +276,12 @@ impl Desk<'_> {
             };
             settled.ends.insert(id, end);
         }
+    }
+
+    /// Records that what a message asks for can never be stored: else it would hold its relays' windows open for ever.
+    async fn give_up(&self, id: EventId, at: Timestamp, error: &Error) -> Result<Done, Error> {
+        tracing::error!(event.id = %id, %error, "a message that the sweep found is dropped: it cannot be stored");
+        record::drop_event(self.app, &id, at, "it cannot be stored").await.map(|()| Done::Dropped)
     }
 
     /// The first copy that is genuine counts.
@@ -303,8 +356,8 @@ impl Desk<'_> {
         Ok((!is_early && is_free(app, &record)).then_some(trigger))
     }
 
-    /// Gives an event up that ends every process which opens it.
-    async fn quarantine(&self, candidate: &Candidate, settled: &mut Settled) {
+    /// Gives an event up that ends every process which opens it; whether that is recorded.
+    async fn quarantine(&self, candidate: &Candidate, settled: &mut Settled) -> bool {
         tracing::error!(event.id = %candidate.id, "opening this event ended the process again and again: it is given up");
         let genuine = candidate.copies.iter().map(|(_, event)| event).find(|event| event.verify().is_ok());
         let recorded = match genuine {
@@ -319,6 +372,7 @@ impl Desk<'_> {
         }
         settled.ends.insert(candidate.id, if recorded.is_ok() { End::Dealt } else { End::Open });
         settled.quarantined.push(candidate.id);
+        recorded.is_ok()
     }
 }
 
@@ -346,6 +400,8 @@ enum Done {
     Stored(Option<Box<Trigger>>),
     /// Part of the history.
     Kept,
+    /// It can never be stored.
+    Dropped,
     /// It is too early to tell.
     Undecided,
 }
@@ -356,10 +412,10 @@ fn is_free(app: &App, record: &RunRecord) -> bool {
 }
 
 /// When the agent wrote to each peer, by the messages of its own among the orders.
-fn own_times(app: &App, orders: &[(EventId, Order)]) -> OwnTimes {
+fn own_times(app: &App, orders: &[Placed]) -> OwnTimes {
     let mut times = OwnTimes::new();
-    for (_, order) in orders {
-        if let Order::Message(opened) = order
+    for placed in orders {
+        if let Order::Message(opened) = &placed.order
             && opened.author == app.agent()
         {
             times.entry(opened.peer).or_default().push(opened.created_at.as_secs());

@@ -106,6 +106,7 @@ impl Relays for World {
             outcome: outcome.clone(),
             events: 0,
             skipped: 0,
+            unread: 0,
             took: Duration::ZERO,
         };
         let reports = targets.iter().zip(&self.outcomes).map(report).collect();

@@ -168,6 +168,7 @@ fn report(target: &Target, outcome: &Result<Vec<Event>, RelayError>) -> FetchRep
         outcome: outcome.as_ref().map(|_| ()).map_err(Clone::clone),
         events: outcome.as_ref().map_or(0, Vec::len),
         skipped: 0,
+        unread: 0,
         took: Duration::ZERO,
     }
 }
@@ -187,7 +188,7 @@ impl Relays for Sea {
     async fn page(&self, target: &Target, filters: &[Filter], _until: Instant) -> Page {
         let outcome = self.answer(&target.url, filters);
         let report = report(target, &outcome);
-        Page { events: outcome.unwrap_or_default(), report }
+        Page { events: outcome.unwrap_or_default(), unopened: Vec::new(), report }
     }
 
     /// Events come once; as new ones only those that were posted.
