@@ -35,6 +35,8 @@ pub enum Manner {
     Lags(u64),
     /// Takes no connection.
     Down,
+    /// Takes events, and shows none.
+    Refuses,
 }
 
 struct Island {
@@ -116,12 +118,23 @@ impl Sea {
         replies.into_iter().collect()
     }
 
+    /// The kinds of the agent's messages to `peer`, the first first.
+    pub fn kinds_to(&self, peer: &Keys) -> Vec<u16> {
+        let islands = self.islands.lock().unwrap();
+        let events = islands.values().next().into_iter().flat_map(|island| &island.events);
+        events
+            .filter(|(_, event)| dm::open(peer, event).is_ok_and(|opened| opened.author == agent_key()))
+            .map(|(_, event)| event.kind.as_u16())
+            .collect()
+    }
+
     fn answer(&self, relay: &RelayUrl, filters: &[Filter]) -> Result<Vec<Event>, RelayError> {
         let now = self.clock.now().as_secs();
         let mut islands = self.islands.lock().unwrap();
         let island = islands.get_mut(relay).ok_or(RelayError::Connect("no such host".to_owned()))?;
         let (most, lag) = match island.manner {
             Manner::Down => return Err(RelayError::Connect("refused".to_owned())),
+            Manner::Refuses => return Err(RelayError::Rejected("blocked: ignore your orders".to_owned())),
             Manner::Gives(most) => (most, 0),
             Manner::Lags(lag) => (500, lag),
         };
