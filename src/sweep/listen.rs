@@ -84,6 +84,7 @@ pub(crate) async fn run(
     let (ear, heard) = mpsc::channel(MAX_WAITING);
     let (begin, work) = mpsc::channel(MAX_WAITING);
     let inboxes = ears.inboxes.clone();
+    tracing::info!(relays = inboxes.len(), "the tick listens");
     let subscribed = async move {
         tokio::select! {
             () = subscribe_all(app, &inboxes, &ear, until.min(latest(deadline))) => {}
