@@ -77,7 +77,7 @@ pub async fn run_and_listen(
         Err(error) => (Vec::new(), Err(error), None),
     };
     let listen = async {
-        match (ears, listen_until) {
+        match (ears, listen_until.and_then(|until| listen::until(until, deadline))) {
             (Some(ears), Some(until)) => Some(listen::run(app, ears, deadline, until, stop).await),
             _ => None,
         }

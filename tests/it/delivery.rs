@@ -42,14 +42,18 @@ fn message(harbour: &Harbour, number: u64) -> Event {
 async fn push(harbour: &Harbour, events: &[Event]) {
     let payload = json!({"type": "relay", "events": events}).to_string();
     // Where a run is in other hands, or fails for now, the sweep has it.
-    let _ = handler::handle(&harbour.app(), &payload, Deadline::after(BUDGET)).await;
+    let app = harbour.app();
+    let _ = Box::pin(handler::handle(&app, &payload, Deadline::after(BUDGET))).await;
 }
 
 /// A tick that listens until `scene` is over.
 async fn listen(harbour: &Harbour, scene: impl Future<Output = ()>) {
     let until = Some(Instant::now() + BUDGET);
     let scene = async { timeout(BUDGET / 2, scene).await.unwrap_or_default() };
-    let _ = tick::run_and_listen(&harbour.app(), None, Deadline::after(2 * BUDGET), until, scene).await;
+    let app = harbour.app();
+    // Boxed: several of them are one future, too large for a thread's stack.
+    let tick = Box::pin(tick::run_and_listen(&app, None, Deadline::after(2 * BUDGET), until, scene));
+    tick.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,7 +84,7 @@ async fn whatever_delivers_a_message_and_however_often_it_is_answered_once() {
             let pushes = async {
                 tokio::join!(push(&harbour, &events[..1]), push(&harbour, &events), push(&harbour, &events[1..]));
             };
-            tokio::join!(pushes, harbour.tick());
+            tokio::join!(pushes, Box::pin(harbour.tick()));
         };
         let outer = async {
             heard_by(2).await;

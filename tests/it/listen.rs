@@ -214,10 +214,11 @@ async fn what_was_written_before_the_agents_start_is_left_to_the_sweep() {
 #[tokio::test]
 async fn a_tick_without_time_for_a_run_does_not_listen_and_one_listens_as_long_as_it_is_told() {
     let harbour = Harbour::new(&[Manner::Gives(500)], echo).await;
-    let listen_until = |until| tick::run_and_listen(
-        Box::leak(Box::new(harbour.app())), None, Deadline::after(Duration::from_secs(30)), until, std::future::pending());
-    let short = timeout(BUDGET, listen_until(Some(Instant::now() + 10 * BUDGET))).await.unwrap().unwrap();
-    assert_eq!(short["listen"]["heard"], json!({"events": 0, "work": 0}), "{short}");
+    let (hasty, deadline) = (harbour.app(), Deadline::after(Duration::from_secs(30)));
+    let until = Some(Instant::now() + 10 * BUDGET);
+    let short = tick::run_and_listen(&hasty, None, deadline, until, std::future::pending());
+    let short = timeout(BUDGET, short).await.unwrap().unwrap();
+    assert_eq!(short.get("listen"), None, "{short}");
 
     let mut app = harbour.app();
     let silent = silent_tick(&app).await;
@@ -371,6 +372,36 @@ async fn a_subscription_hands_on_only_what_it_asked_for_and_is_cut_off_by_a_floo
     let told = told(&Pool::new(secret(1), limits), &relay, |all| all.len() == 2).await;
     assert_eq!(events(&told), 1);
     assert!(matches!(&told[1], Heard::Broken(RelayError::Cut(_))), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_asked_whether_it_lives_and_given_up_where_it_does_not() {
+    didactyl::install_crypto_provider();
+    let silence = Duration::from_millis(50);
+    let limits = Limits { max_silence: silence, ..Limits::default() };
+    let pool = Pool::new(secret(1), limits);
+    let dm = nip17(&secret(2), "after a while");
+    let alive = FakeRelay::start(move |mut peer| {
+        let dm = dm.clone();
+        async move {
+            let req = peer.hear_kind("REQ").await?;
+            // It hears, and so answers each ping, for many silences.
+            let _ = timeout(10 * silence, peer.hear_out()).await;
+            peer.say(json!(["EVENT", req[1], dm])).await?;
+            peer.hear_out().await
+        }
+    })
+    .await;
+    assert!(matches!(told(&pool, &alive, |all| !all.is_empty()).await[..], [Heard::Event(_)]));
+    assert_eq!(alive.connections(), 1);
+
+    let dead = FakeRelay::start(async |mut peer| {
+        peer.hear_kind("REQ").await?;
+        std::future::pending().await
+    })
+    .await;
+    let lost = RelayError::Lost("it says nothing any more".into());
+    assert_eq!(told(&pool, &dead, |all| !all.is_empty()).await, [Heard::Broken(lost)]);
 }
 
 #[tokio::test]
