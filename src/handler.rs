@@ -7,6 +7,7 @@
 //! Whatever a trigger's door was, [`work`] is its one path. A trigger that fails stops no other. The next file to read
 //! for a DM is [`crate::dm`]; the order of the checks before it is in [`crate::inbox`].
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -20,11 +21,13 @@ use crate::assemble::assemble;
 use crate::clock::{Deadline, Stopwatch};
 use crate::dm::Opened;
 use crate::error::Error;
+use crate::guests;
 use crate::history;
 use crate::http;
 use crate::inbox::{self, Inbound, Rejected};
 use crate::letter::Letter;
 use crate::load::{self, Loaded};
+use crate::notices::instance;
 use crate::outcome::{Outcome, Worked, report};
 use crate::publish;
 use crate::queue::Queue;
@@ -33,6 +36,8 @@ use crate::relay::address;
 use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::sqs;
+use crate::standby;
+use crate::store::{Expect, StoreError, Write};
 use crate::tick;
 use crate::trigger::payload::{Payload, PayloadError, RelayEvents};
 use crate::trigger::{Source, Trigger};
@@ -141,6 +146,9 @@ fn by_place(mut results: Placed<Worked>) -> Vec<Worked> {
 /// Makes a trigger durable and leaves it to the queue. One that is stored already is queued again: the first message
 /// may have been lost.
 async fn enqueue(app: &App, queue: &dyn Queue, trigger: &Trigger) -> Worked {
+    if app.config.standby {
+        return standby::hold(app, trigger).await;
+    }
     let record = record::store(app, trigger, due_after(app, QUEUE_GRACE)).await?;
     if record.status.is_final() {
         return Ok(Outcome::of(record));
@@ -151,8 +159,8 @@ async fn enqueue(app: &App, queue: &dyn Queue, trigger: &Trigger) -> Worked {
 /// Works a trigger that is stored, or leaves it to the queue where there is one.
 pub(crate) async fn begin(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     match &app.queue {
-        Some(queue) => enqueue_run(queue.as_ref(), record::run_id(&trigger.id)).await,
-        None => work(app, trigger, deadline).await,
+        Some(queue) if !app.config.standby => enqueue_run(queue.as_ref(), record::run_id(&trigger.id)).await,
+        _ => work(app, trigger, deadline).await,
     }
 }
 
@@ -174,6 +182,15 @@ pub(crate) async fn resume(app: &App, run_id: &str, deadline: Deadline) -> Worke
     }
 }
 
+/// When stored work is due that somebody is to begin now, if nobody does: Unix seconds.
+pub(crate) fn due_if_not_begun(app: &App, deadline: Deadline) -> u64 {
+    match app.queue {
+        Some(_) => due_after(app, QUEUE_GRACE),
+        // Until then this invocation may come to it.
+        None => app.lease_until_ms(deadline) / 1000 + 1,
+    }
+}
+
 /// So long from now, as due rows tell time: Unix seconds.
 pub(crate) fn due_after(app: &App, wait: Duration) -> u64 {
     (app.clock.now() + wait).as_secs()
@@ -186,7 +203,10 @@ pub(crate) async fn work_all(app: &App, triggers: Placed<Trigger>, deadline: Dea
     for (at, trigger) in triggers {
         conversations.entry(trigger.peer()).or_default().push((at, trigger));
     }
-    futures_util::stream::iter(conversations.into_values())
+    // The admins' first: guests wait.
+    let mut conversations: Vec<_> = conversations.into_values().collect();
+    conversations.sort_by_key(|triggers| Reverse(triggers.iter().map(|(_, trigger)| trigger.tier).max()));
+    futures_util::stream::iter(conversations)
         .map(|mut triggers| async move {
             triggers.sort_by_key(|(_, trigger)| trigger.created_at());
             let mut results = Vec::new();
@@ -213,6 +233,9 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
             reason: format!("runs of {} triggers are not built yet", trigger.source.name()),
         });
     }
+    if app.config.standby {
+        return standby::hold(app, &trigger).await;
+    }
     let mut watch = Stopwatch::start();
     let lease_until_ms = app.lease_until_ms(deadline);
     let (claimed, stored) =
@@ -221,6 +244,7 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
         Claimed::Ours(claim) => claim,
         Claimed::Finished(record) => return Ok(Outcome::of(record)),
         Claimed::Busy(record) => return Ok(leave(app, record).await),
+        Claimed::Held(record) => return Ok(Outcome::Standby { run: record.run_id }),
     };
     claim.record.steps_ms = vec![("claim".to_owned(), watch.lap_ms())];
     let answer = async { answer(app, &trigger, stored?, &mut claim, deadline, watch).await };
@@ -289,14 +313,17 @@ async fn answer(
         Err(error) => return Err(error),
     };
     let (parts, route) = if saved.is_empty() {
-        let mut loaded = load::refresh(app, trigger, stored, deadline.slice(load::SLICE)).await?;
+        let until = deadline.slice(load::SLICE);
+        let Some((trigger, mut loaded)) = guests::admit(app, trigger, stored, claim, until).await? else {
+            return Ok(());
+        };
         claim.record.note_step("load", watch.lap_ms());
-        let letter = Letter::of(trigger, &loaded);
+        let letter = Letter::of(&trigger, &loaded);
         let route = publish::route(app, &loaded.state, &letter);
         let (targets, unsaved) = (route.all(), std::mem::take(&mut loaded.unsaved));
         // While the model thinks, what the relays told is kept and the connections for the reply are opened.
         let respond = alongside(
-            respond(app, trigger, &loaded, claim, journal, deadline),
+            respond(app, &trigger, &loaded, claim, journal, deadline),
             app.relays.open(&targets, deadline.work_until()),
         );
         let ((), text) = tokio::join!(load::keep(app, unsaved), respond);
@@ -384,8 +411,17 @@ async fn alongside<T>(main: impl Future<Output = T>, aside: impl Future<Output =
 /// again, or one that is too old.
 pub(crate) async fn keep_message(app: &App, opened: Opened) -> Worked {
     let peer = opened.peer;
-    if let Some(message) = history::found(app, opened) {
-        app.store.write(&[message.write(app, &peer)?]).await?;
+    let Some(message) = history::found(app, opened) else { return Ok(Outcome::Recorded) };
+    let write = message.write(app, &peer)?;
+    if message.from_agent {
+        // What this store's agent sent lies there already.
+        match app.store.write(&[Write { expect: Expect::Absent, ..write }]).await {
+            Ok(()) => instance::suspect(app, &message).await?,
+            Err(StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    } else {
+        app.store.write(&[write]).await?;
     }
     Ok(Outcome::Recorded)
 }

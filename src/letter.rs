@@ -71,7 +71,6 @@ mod tests {
     use crate::kinds;
     use crate::skill::tests::{keys, signed};
     use crate::state::AgentState;
-    use crate::trigger::{Notice, Tier};
 
     const NOW: u64 = 1_803_902_400;
 
@@ -90,20 +89,14 @@ mod tests {
             state: AgentState::build(&keys(1), &admins, None, list, Timestamp::from(NOW)),
             history: history.collect(),
             unsaved: Vec::new(),
+            is_settled: true,
         }
     }
 
     #[test]
     fn what_the_agent_begins_travels_as_the_admins_last_message_did_or_as_the_admin_can_read_it() {
         use Protocol::{Nip04, Nip17};
-        let trigger = Trigger {
-            id: String::new(),
-            source: Source::Notice(Notice { text: String::new() }),
-            tier: Tier::Admin,
-            tainted: false,
-            admin: keys(2).public_key(),
-            arrived_at: Timestamp::from(NOW),
-        };
+        let trigger = Trigger::notice(String::new(), "1", keys(2).public_key(), Timestamp::from(NOW));
         let table = [
             (&[][..], false, Nip04),
             (&[], true, Nip17),

@@ -20,6 +20,7 @@ use crate::config::StoreChoice;
 use crate::context::Context;
 use crate::context::parts::parts;
 use crate::context::transcript::transcript;
+use crate::guests;
 use crate::http;
 use crate::inbox::{self, Inbound, Rejection};
 use crate::llm::catalogue::Model;
@@ -122,6 +123,8 @@ pub async fn show(app: &App, payload: Option<&str>, request: &Request) -> Result
     // What the relays told is not kept: a later run reads it again.
     let mut loaded = load::refresh(app, &trigger, stored, deadline.slice(load::SLICE)).await?;
     lay_over(app, &mut loaded, request)?;
+    let trigger = guests::heeded(app, trigger, &loaded.state)
+        .map_err(|refusal| format!("the payload starts no run: {refusal}"))?;
     let context = assemble(app, &trigger, &loaded, deadline).await;
     let chain = app.config.providers.chain(&context.model_chain, &app.config.llm);
     let model = app.config.providers.first_usable(&chain);

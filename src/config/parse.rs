@@ -10,6 +10,7 @@ use super::{ApiToken, Scope, StoreChoice};
 use crate::hash::sha256;
 use crate::llm::catalogue::{Chain, ChainError, Custom, Providers};
 use crate::relay::address;
+use crate::trigger::Tier;
 
 /// A claim outlives its message; of a longer age the stores could not express when it ends.
 const LONGEST_MAX_AGE: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
@@ -136,6 +137,26 @@ pub(super) fn listen(text: &str) -> Result<Option<Duration>, String> {
     let seconds: Option<u64> = text.parse().ok().filter(|seconds| *seconds <= 900);
     let seconds = seconds.ok_or("is not a whole number of seconds from 0 to 900")?;
     Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+}
+
+/// `true` or `false`.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    text.to_ascii_lowercase().parse().map_err(|_| "is neither true nor false".to_owned())
+}
+
+/// The lowest tier that is answered.
+pub(super) fn senders(text: &str) -> Result<Tier, String> {
+    match text {
+        "admin" => Ok(Tier::Admin),
+        "wot" => Ok(Tier::Wot),
+        "all" => Ok(Tier::Stranger),
+        _ => Err("names nobody who could be answered: give admin, wot or all".to_owned()),
+    }
+}
+
+pub(super) fn per_hour(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (0..=10_000).contains(number));
+    number.ok_or_else(|| "is not a whole number from 0 to 10000".to_owned())
 }
 
 pub(super) fn turns(text: &str) -> Result<u32, String> {

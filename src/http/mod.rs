@@ -155,7 +155,8 @@ async fn bridge(app: &App, request: &Request, deadline: Deadline) -> Answer {
     };
     let results = handler::accept(app, events, deadline).await;
     let retry = results.iter().any(wants_retry);
-    let queued = results.iter().any(|result| matches!(result, Ok(Outcome::Queued { .. })));
+    let queued =
+        results.iter().any(|result| matches!(result, Ok(Outcome::Queued { .. } | Outcome::Standby { .. })));
     let body = json!({"success": !retry, "results": told(results)});
     match (retry, queued) {
         (true, _) => Answer::new(503, &body).with_header("retry-after", "30"),

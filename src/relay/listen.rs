@@ -143,7 +143,11 @@ impl<'a> Subscription<'a> {
     fn make_room(&mut self) -> Result<(), RelayError> {
         self.events = self.events.saturating_add(1);
         let max = self.limits.max_events;
-        if self.events <= max { Ok(()) } else { Err(RelayError::Cut(format!("it sent more than {max} events"))) }
+        if self.events <= max {
+            Ok(())
+        } else {
+            Err(RelayError::Cut(format!("it sent more than {max} events")))
+        }
     }
 }
 
@@ -159,18 +163,15 @@ impl Exchange for Subscription<'_> {
             match frame {
                 Frame::Event { subscription, event } => {
                     self.make_room()?;
-                    let event = event.filter(|event| {
-                        let matches = |filter: &Filter| filter.match_event(event, MatchEventOptions::new());
-                        subscription == id.as_str() && self.filters.iter().any(matches)
-                    });
-                    self.shown |= event.is_some();
-                    if let Some(event) = event
-                        && !self.tell(connection, Heard::Event(event)).await
-                    {
-                        break;
+                    let matches = |filter: &Filter| filter.match_event(&event, MatchEventOptions::new());
+                    if subscription == id.as_str() && self.filters.iter().any(matches) {
+                        self.shown = true;
+                        if !self.tell(connection, Heard::Event(event)).await {
+                            break;
+                        }
                     }
                 }
-                Frame::TooLarge(_) | Frame::Unreadable => self.make_room()?,
+                Frame::TooLarge { .. } | Frame::Malformed(_) | Frame::Unreadable => self.make_room()?,
                 Frame::Eose(subscription) if subscription == id.as_str() => {
                     self.stored_told = true;
                     if !self.tell(connection, Heard::EndOfStored).await {

@@ -158,6 +158,7 @@ impl Pool {
             outcome,
             events: read.taken(),
             skipped: read.skipped(),
+            unread: read.unread(),
             took: started.elapsed(),
         }
     }
@@ -208,7 +209,8 @@ impl Relays for Pool {
         let until = until.min(Instant::now() + limits.fetch_timeout);
         let mut read = Read::new(filters, Sink::AsTheyCome(Vec::new()), limits.max_page_events, until);
         let report = self.read(target, until, &mut read).await;
-        Page { events: read.into_events(), report }
+        let (events, unopened) = read.into_events();
+        Page { events, unopened, report }
     }
 
     async fn subscribe(

@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::{SinkExt, StreamExt};
-use nostr::prelude::{ClientAuthentication, ClientMessage, FinalizeEvent, IntoEventBuilder, Keys, SubscriptionId};
+use nostr::prelude::{
+    ClientAuthentication, ClientMessage, FinalizeEvent, IntoEventBuilder, Keys, SubscriptionId,
+};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::tungstenite::{self, Message};
@@ -180,11 +182,14 @@ impl Connection {
     fn note(&mut self, frame: &Frame) {
         match frame {
             Frame::Auth(challenge) => self.challenge = Some(challenge.clone()),
-            Frame::Event { .. } | Frame::Eose(_) | Frame::Closed { .. } | Frame::Ok { .. } => {
-                self.answered = true
-            }
-            Frame::TooLarge(bytes) => tracing::warn!(
+            Frame::Event { .. }
+            | Frame::Malformed(_)
+            | Frame::Eose(_)
+            | Frame::Closed { .. }
+            | Frame::Ok { .. } => self.answered = true,
+            Frame::TooLarge { bytes, event } => tracing::warn!(
                 relay.url = %self.target.url,
+                event.id = event.as_ref().map(|event| event.id.to_hex()),
                 frame.bytes = bytes,
                 limit.bytes = self.dialer.limits().max_event_bytes,
                 "a frame above the size limit was skipped"

@@ -19,12 +19,14 @@ use serde::Serialize;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::Instant;
 
+use super::door::Door;
 use super::ledger::Known;
 use super::read::Inbox;
 use super::settle::{self, End};
 use crate::app::App;
 use crate::clock::Deadline;
 use crate::handler::{self, CONVERSATIONS_AT_ONCE};
+use crate::load::Stored;
 use crate::outcome::Worked;
 use crate::relay::RelayError;
 use crate::relay::listen::{Ear, Heard, listen};
@@ -53,6 +55,8 @@ pub(crate) struct Ears {
     pub(super) met: HashSet<EventId>,
     /// When this agent first swept.
     pub(super) start_at: u64,
+    /// What the agent goes by, and whom it answers.
+    pub(super) stored: Stored,
 }
 
 /// What was heard, for the operator.
@@ -92,8 +96,11 @@ pub(crate) async fn run(
             () = stop => {}
         }
     };
-    let ((), report, results) =
-        tokio::join!(subscribed, deal_with_all(app, ears, heard, begin, deadline), work_all(app, work, deadline));
+    let ((), report, results) = tokio::join!(
+        subscribed,
+        deal_with_all(app, ears, heard, begin, deadline),
+        work_all(app, work, deadline)
+    );
     (report, results)
 }
 
@@ -121,20 +128,21 @@ async fn deal_with_all(
     begin: Sender<Trigger>,
     deadline: Deadline,
 ) -> Report {
-    let (mut report, mut met) = (Report::default(), ears.met);
+    let Ears { known, mut met, start_at, stored, .. } = ears;
+    let (mut report, door) = (Report::default(), Door { app, stored: &stored });
     let mut said = Vec::new();
     while heard.recv_many(&mut said, MAX_WAITING).await > 0 {
         let mut new: Vec<(RelayUrl, Event)> = Vec::new();
         for (relay, heard) in said.drain(..) {
             match heard {
-                Heard::Event(event) if !met.contains(&event.id) && !ears.known.contains(&event.id) => {
+                Heard::Event(event) if !met.contains(&event.id) && !known.contains(&event.id) => {
                     new.push((relay, *event));
                 }
                 Heard::Event(_) | Heard::EndOfStored => {}
                 Heard::MayWithhold(error) | Heard::Broken(error) => report.failed(&relay, &error),
             }
         }
-        let settled = settle::heard(app, ears.start_at, &new, deadline).await;
+        let settled = settle::heard(app, &door, start_at, &new, deadline).await;
         // A forged event does not hide the real one that bears its id.
         met.extend(settled.ends.iter().filter(|(_, end)| **end == End::Dealt).map(|(id, _)| *id));
         report.events += settled.ends.len();

@@ -12,8 +12,8 @@ use super::registry::Registry;
 use super::{Draft, Publisher, ToolContext, ToolError};
 use crate::chat::ToolCall;
 use crate::error::Error;
-use crate::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target, Trust};
 use crate::relay::listen::Ear;
+use crate::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target, Trust};
 use crate::state::AgentState;
 use crate::trigger::Tier;
 
@@ -106,6 +106,7 @@ impl Relays for World {
             outcome: outcome.clone(),
             events: 0,
             skipped: 0,
+            unread: 0,
             took: Duration::ZERO,
         };
         let reports = targets.iter().zip(&self.outcomes).map(report).collect();

@@ -82,7 +82,11 @@ async fn whatever_delivers_a_message_and_however_often_it_is_answered_once() {
             heard_by(4).await;
             harbour.sea.post_all(events.to_vec());
             let pushes = async {
-                tokio::join!(push(&harbour, &events[..1]), push(&harbour, &events), push(&harbour, &events[1..]));
+                tokio::join!(
+                    push(&harbour, &events[..1]),
+                    push(&harbour, &events),
+                    push(&harbour, &events[1..])
+                );
             };
             tokio::join!(pushes, Box::pin(harbour.tick()));
         };
@@ -109,8 +113,7 @@ async fn bridges_that_are_killed_and_started_again_at_random_lose_and_double_not
     process.says("the tick listens").await;
     let vars = BTreeMap::from([("DIDACTYL_BRIDGE_TOKEN", TOKEN.to_owned())]);
     let (relay, npub) = (agent.relay_url.to_string(), agent_key().to_hex());
-    let start =
-        || Process::start(&["bridge", "--relays", &relay, "--agent", &npub, "--to", &url], &vars);
+    let start = || Process::start(&["bridge", "--relays", &relay, "--agent", &npub, "--to", &url], &vars);
     // Two, so that what one of them pushes the other pushes too, beside listener and sweep.
     let (mut dice, mut bridges) = (Dice(8), [Some(start()), Some(start())]);
     for number in 0..MESSAGES {

@@ -335,15 +335,19 @@ async fn members_only(says_so: bool) -> FakeRelay {
 #[tokio::test]
 async fn a_relay_for_members_is_heard_with_the_key_and_named_without() {
     didactyl::install_crypto_provider();
-    let (with, without) =
-        (Pool::new(secret(1), Limits::default()), Pool::without_key(Limits::default()));
+    let (with, without) = (Pool::new(secret(1), Limits::default()), Pool::without_key(Limits::default()));
     for says_so in [true, false] {
         let relay = members_only(says_so).await;
         let all = told(&with, &relay, |all| events(all) == 1).await;
-        assert!(!all.iter().any(|heard| matches!(heard, Heard::MayWithhold(_) | Heard::Broken(_))), "{all:?}");
+        assert!(
+            !all.iter().any(|heard| matches!(heard, Heard::MayWithhold(_) | Heard::Broken(_))),
+            "{all:?}"
+        );
 
         let relay = members_only(says_so).await;
-        let is_named = |heard: &Heard| matches!(heard, Heard::MayWithhold(RelayError::Auth(_)) | Heard::Broken(RelayError::Auth(_)));
+        let is_named = |heard: &Heard| {
+            matches!(heard, Heard::MayWithhold(RelayError::Auth(_)) | Heard::Broken(RelayError::Auth(_)))
+        };
         let all = told(&without, &relay, |all| all.iter().any(is_named)).await;
         assert_eq!(events(&all), 0);
         assert_eq!(relay.heard("AUTH"), [] as [Value; 0]);

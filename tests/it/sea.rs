@@ -57,9 +57,16 @@ pub struct Sea {
 
 impl Sea {
     fn new(clock: Clock, manners: &[Manner]) -> Self {
-        let island = |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0, after_page: None };
+        let island =
+            |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0, after_page: None };
         let islands = (1..).zip(manners).map(|(port, manner)| (url(port), island(manner)));
-        Self { clock, islands: Mutex::new(islands.collect()), refuses_events: AtomicBool::new(false), posted: watch::Sender::default(), listeners: watch::Sender::default() }
+        Self {
+            clock,
+            islands: Mutex::new(islands.collect()),
+            refuses_events: AtomicBool::new(false),
+            posted: watch::Sender::default(),
+            listeners: watch::Sender::default(),
+        }
     }
 
     /// Puts an event on every relay that takes it.
@@ -172,6 +179,7 @@ fn report(target: &Target, outcome: &Result<Vec<Event>, RelayError>) -> FetchRep
         outcome: outcome.as_ref().map(|_| ()).map_err(Clone::clone),
         events: outcome.as_ref().map_or(0, Vec::len),
         skipped: 0,
+        unread: 0,
         took: Duration::ZERO,
     }
 }
@@ -191,7 +199,7 @@ impl Relays for Sea {
     async fn page(&self, target: &Target, filters: &[Filter], _until: Instant) -> Page {
         let outcome = self.answer(&target.url, filters);
         let report = report(target, &outcome);
-        Page { events: outcome.unwrap_or_default(), report }
+        Page { events: outcome.unwrap_or_default(), unopened: Vec::new(), report }
     }
 
     /// Events come once; as new ones only those that were posted.
@@ -266,10 +274,17 @@ impl Harbour {
             ("DIDACTYL_ADMIN", secret(2).public_key().to_hex()),
             ("DIDACTYL_RELAYS", relays.join(",")),
             ("DIDACTYL_LLM", "scripted/test".to_owned()),
+            // A hello would be among the answers of every first tick.
+            ("DIDACTYL_HELLO", "false".to_owned()),
             ("SCRIPTED_BASE_URL", model.base_url.clone()),
         ]);
         let sea = Arc::new(Sea::new(clock.clock(), manners));
         Self { sea, clock, model, ground, vars }
+    }
+
+    /// From now on its processes have this variable.
+    pub fn set_var(&mut self, name: &'static str, value: &str) {
+        self.vars.insert(name, value.to_owned());
     }
 
     /// A process of the agent's.
@@ -287,6 +302,14 @@ impl Harbour {
     /// A tick that comes on time, in a process of its own.
     pub async fn tick(&self) -> Value {
         tick(&self.app()).await
+    }
+
+    /// A process of the agent's with a store of its own.
+    pub async fn elsewhere(&self) -> (App, Ground) {
+        let ground = Ground::new(On::Sqlite).await;
+        let mut app = app_over(config(&self.vars), ground.open(self.clock.clock()), &self.clock);
+        app.relays = self.sea.clone();
+        (app, ground)
     }
 
     /// What the store has of the conversation with the admin.

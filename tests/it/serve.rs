@@ -58,7 +58,13 @@ async fn what_comes_between_two_ticks_is_answered_by_the_listener() {
 
     assert!(process.end().await.success());
     let said = process.said.join("\n");
-    for shown in ["agent   npub1", "admin   npub1", "relays  ws://127.0.0.1:", "model   scripted/test", "store   sqlite:"] {
+    for shown in [
+        "agent   npub1",
+        "admin   npub1",
+        "relays  ws://127.0.0.1:",
+        "model   scripted/test",
+        "store   sqlite:",
+    ] {
         assert!(said.contains(shown), "{shown}: {said}");
     }
     let nsec = secret(1).secret_key().to_secret_hex();
@@ -86,12 +92,18 @@ async fn its_api_is_that_of_the_function_url() {
     let (_process, url) = serve(&agent, &["--every", "240", "--no-listener"]).await;
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let health = http.get(format!("{url}/health")).send().await.unwrap();
-    assert_eq!((health.status().as_u16(), health.headers()["content-type"].to_str().unwrap()), (200, "application/json"));
+    assert_eq!(
+        (health.status().as_u16(), health.headers()["content-type"].to_str().unwrap()),
+        (200, "application/json")
+    );
     assert_eq!(health.json::<Value>().await.unwrap(), json!({"success": true, "status": "ok"}));
 
     let push = json!({"type": "relay", "events": [nip17(&secret(2), "hello")]});
     let refused = http.post(format!("{url}/bridge")).json(&push).send().await.unwrap();
-    assert_eq!((refused.status().as_u16(), refused.headers()["www-authenticate"].to_str().unwrap()), (401, "Bearer"));
+    assert_eq!(
+        (refused.status().as_u16(), refused.headers()["www-authenticate"].to_str().unwrap()),
+        (401, "Bearer")
+    );
     for _ in 0..2 {
         let taken = http.post(format!("{url}/bridge")).bearer_auth(TOKEN).json(&push).send().await.unwrap();
         assert_eq!(taken.status().as_u16(), 200);

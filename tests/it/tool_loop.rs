@@ -185,6 +185,7 @@ impl Relays for Notes {
             outcome: Ok(()),
             events: limit,
             skipped: 0,
+            unread: 0,
             took: Duration::ZERO,
         };
         Fetched { events: vec![note().clone(); limit], reports: targets.iter().map(report).collect() }

@@ -94,7 +94,9 @@ impl Door {
     /// [`Refused`]; its words hold neither the payload nor the token.
     pub(super) async fn push(&self, payload: String) -> Result<(), Refused> {
         match self {
-            Self::Queue(queue) => queue.send(payload).await.map_err(|error| Refused::Later(error.to_string())),
+            Self::Queue(queue) => {
+                queue.send(payload).await.map_err(|error| Refused::Later(error.to_string()))
+            }
             Self::Function { client, url, token } => {
                 let request = client
                     .post(url.clone())

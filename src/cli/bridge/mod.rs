@@ -212,7 +212,11 @@ impl Watch<'_> {
                 self.cannot_hear(relay, "may hide messages from whoever has not the agent's key", &error);
             }
             Heard::Broken(error) if wants_key(&error) => {
-                self.cannot_hear(relay, "cannot be heard without the agent's key: the sweep reads it", &error);
+                self.cannot_hear(
+                    relay,
+                    "cannot be heard without the agent's key: the sweep reads it",
+                    &error,
+                );
             }
             Heard::Broken(error) => self.cannot_hear(relay, "is not heard, and tried again", &error),
         }
@@ -221,8 +225,7 @@ impl Watch<'_> {
     /// The event's JSON, where it is genuine, for the agent, and new.
     fn admit(&mut self, relay: &RelayUrl, event: &Event) -> Option<Box<RawValue>> {
         let notes = self.relays.entry(relay.clone()).or_default();
-        let is_ours = dm::is_dm(event.kind)
-            && dm::receivers(&event.tags).contains(&self.agent);
+        let is_ours = dm::is_dm(event.kind) && dm::receivers(&event.tags).contains(&self.agent);
         if !is_ours || notes.before.contains(&event.id) || self.pushed.contains(&event.id) {
             return None;
         }

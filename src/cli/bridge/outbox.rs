@@ -206,7 +206,8 @@ mod tests {
         assert_eq!(outbox.next_at(), Some(after(start, 1200)));
         assert_eq!(taken(&mut outbox, after(start, 1199)), []);
         outbox.took();
-        let names: Vec<String> = taken(&mut outbox, after(start, 1199)).into_iter().map(|(name, _)| name).collect();
+        let names: Vec<String> =
+            taken(&mut outbox, after(start, 1199)).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), 3);
         assert_eq!(names[2], "wss://c.test");
     }

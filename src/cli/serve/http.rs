@@ -92,7 +92,9 @@ mod tests {
     #[test]
     fn a_request_becomes_a_payload_of_the_function_url() {
         let mut headers = HeaderMap::new();
-        for (name, value) in [("host", "127.0.0.1:8787"), ("x-a", "1"), ("x-a", "2"), ("authorization", "Bearer t")] {
+        for (name, value) in
+            [("host", "127.0.0.1:8787"), ("x-a", "1"), ("x-a", "2"), ("authorization", "Bearer t")]
+        {
             headers.append(name, value.parse().unwrap());
         }
         let uri = "/webhook/a%20b?x=1&y".parse().unwrap();

@@ -47,9 +47,9 @@ pub(super) struct Request {
 /// Runs until SIGINT or SIGTERM.
 pub(super) async fn run(request: &Request, out: &mut dyn Write) -> CliResult {
     let app = Arc::new(App::new(Config::from_vars(&|name| request.overrides.var(name))?).await?);
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, request.port))
-        .await
-        .map_err(|error| format!("port {} on 127.0.0.1 cannot be had: {error}; give another --port", request.port))?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, request.port)).await.map_err(|error| {
+        format!("port {} on 127.0.0.1 cannot be had: {error}; give another --port", request.port)
+    })?;
     introduce(&app, request, &listener, out)?;
 
     let (stop, stopped) = watch::channel(false);
@@ -121,7 +121,8 @@ async fn tick_for_ever(app: &App, request: &Request, stopped: &watch::Receiver<b
 }
 
 async fn one_tick(app: &App, listen_until: Option<Instant>, stop: impl Future<Output = ()>) {
-    if let Err(error) = tick::run_and_listen(app, None, Deadline::after(TICK_TIME), listen_until, stop).await {
+    if let Err(error) = tick::run_and_listen(app, None, Deadline::after(TICK_TIME), listen_until, stop).await
+    {
         tracing::warn!(%error, "a tick failed: the next one does its work");
     }
     app.relays.close().await;
