@@ -71,10 +71,11 @@ pub(crate) struct Report {
     failures: BTreeMap<String, String>,
 }
 
-/// Until when an invocation may listen: what it heard last must still be worked.
-pub(crate) fn latest(deadline: Deadline) -> Instant {
-    let end = deadline.work_until();
-    end.checked_sub(RUN_TIME).unwrap_or_else(Instant::now)
+/// Until when an invocation listens that shall do so until `wanted`: what it heard last must still be worked. `None` where
+/// it has not the time.
+pub(crate) fn until(wanted: Instant, deadline: Deadline) -> Option<Instant> {
+    let latest = deadline.work_until().checked_sub(RUN_TIME)?;
+    Some(wanted.min(latest)).filter(|until| *until > Instant::now())
 }
 
 /// Listens until `until` or until `stop` is over, and then ends the work that it began.
@@ -88,9 +89,10 @@ pub(crate) async fn run(
     let (ear, heard) = mpsc::channel(MAX_WAITING);
     let (begin, work) = mpsc::channel(MAX_WAITING);
     let inboxes = ears.inboxes.clone();
+    tracing::info!(relays = inboxes.len(), "the tick listens");
     let subscribed = async move {
         tokio::select! {
-            () = subscribe_all(app, &inboxes, &ear, until.min(latest(deadline))) => {}
+            () = subscribe_all(app, &inboxes, &ear, until) => {}
             () = stop => {}
         }
     };

@@ -44,6 +44,7 @@ struct Island {
     /// Each event with our clock when it came.
     events: Vec<(u64, Event)>,
     pages: usize,
+    after_page: Option<Event>,
 }
 
 /// Some relays.
@@ -53,17 +54,20 @@ pub struct Sea {
     refuses_events: AtomicBool,
     /// Counts what was put on any relay.
     posted: watch::Sender<usize>,
+    listeners: watch::Sender<usize>,
 }
 
 impl Sea {
     fn new(clock: Clock, manners: &[Manner]) -> Self {
-        let island = |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0 };
+        let island =
+            |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0, after_page: None };
         let islands = (1..).zip(manners).map(|(port, manner)| (url(port), island(manner)));
         Self {
             clock,
             islands: Mutex::new(islands.collect()),
             refuses_events: AtomicBool::new(false),
             posted: watch::Sender::default(),
+            listeners: watch::Sender::default(),
         }
     }
 
@@ -91,6 +95,24 @@ impl Sea {
     /// How often relay `port` was asked for a page so far.
     pub fn pages(&self, port: u16) -> usize {
         self.islands.lock().unwrap()[&url(port)].pages
+    }
+
+    /// Puts `event` on relay `port` once it gave its next page.
+    pub fn after_page(&self, port: u16, event: Event) {
+        self.islands.lock().unwrap().get_mut(&url(port)).unwrap().after_page = Some(event);
+    }
+
+    /// Waits until relays are listened to by so many subscriptions.
+    pub async fn listened_to(&self, by: usize) {
+        let _ = self.listeners.subscribe().wait_for(|listeners| *listeners >= by).await;
+    }
+
+    /// Waits until the agent wrote so many messages to `peer`.
+    pub async fn replied(&self, peer: &Keys, count: usize) {
+        let mut posted = self.posted.subscribe();
+        while self.replies(peer).len() < count {
+            posted.changed().await.unwrap();
+        }
     }
 
     /// From now on relay `port` behaves so.
@@ -149,6 +171,8 @@ impl Sea {
             matching.truncate(filter.limit.unwrap_or(most).min(most));
             page.extend(matching.into_iter().map(|event| (event.id, event.clone())));
         }
+        let late = island.after_page.take();
+        island.events.extend(late.map(|event| (now, event)));
         Ok(page.into_values().collect())
     }
 }
@@ -201,6 +225,7 @@ impl Relays for Sea {
     ) -> Result<(), RelayError> {
         let (mut posted, filters) = (self.posted.subscribe(), unlimited(filters));
         let mut told = BTreeSet::new();
+        self.listeners.send_modify(|count| *count += 1);
         loop {
             for event in self.answer(&target.url, &filters)? {
                 if told.insert(event.id) {
@@ -227,7 +252,12 @@ impl Relays for Sea {
             };
             PublishReport { url: target.url.clone(), outcome, took: Duration::ZERO }
         };
-        outgoing.iter().map(|out| out.targets.iter().map(|target| to(target, &out.event)).collect()).collect()
+        let reports = outgoing
+            .iter()
+            .map(|out| out.targets.iter().map(|target| to(target, &out.event)).collect())
+            .collect();
+        self.posted.send_modify(|count| *count += 1);
+        reports
     }
 
     async fn open(&self, _targets: &[Target], _until: Instant) {}
