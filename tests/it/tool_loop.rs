@@ -78,7 +78,7 @@ enum Move {
 }
 
 fn call(id: &str, name: &str, arguments: &str) -> ToolCall {
-    ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
+    ToolCall::new(id, name, arguments)
 }
 
 fn answer(model: &str, content: &str, tool_calls: Vec<ToolCall>, usage: Option<Usage>) -> ChatAnswer {
