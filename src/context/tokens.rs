@@ -206,6 +206,8 @@ mod tests {
         let call = ToolCall::new("c", "time", "{}");
         assert_eq!(of_message(&Message::assistant("how now", vec![call])), 2 + 1 + 2 + 4);
         assert_eq!(of_message(&Message::text(Role::User, "")), 4);
+        let signed = ToolCall { signature: Some("seal".to_owned()), ..ToolCall::new("c", "time", "{}") };
+        assert_eq!(of_message(&Message::assistant("", vec![signed])), 1 + 2 + 1 + 4);
     }
 
     #[test]
@@ -223,6 +225,16 @@ mod tests {
         }
         assert!((12_000..=12_500).contains(&calibration.room("m", 10_000)), "{calibration:?}");
         assert_eq!(calibration.room("other", 10_000), 10_000);
+    }
+
+    #[test]
+    fn what_a_window_has_left_is_counted_in_the_models_own_tokens() {
+        let mut calibration = Calibration::default();
+        assert_eq!(calibration.left("m", 10_000, 4_000), 6_000);
+        assert_eq!(calibration.left("m", 10_000, 40_000), 0);
+        calibration.learn("m", 1000, 2000);
+        // 4,000 estimated ones are 8,000 of its own.
+        assert_eq!(calibration.left("m", 10_000, 4_000), 2_000);
     }
 
     #[test]

@@ -148,6 +148,23 @@ mod tests {
     use super::*;
     use crate::chat::FinishReason;
 
+    #[test]
+    fn what_a_call_cost_has_the_next_place_of_its_turn() {
+        let mut journal = Journal::default();
+        let spent = |turn| Attempt {
+            turn,
+            model: "p/m".to_owned(),
+            for_summary: false,
+            failure: None,
+            usage: Usage::default(),
+            cost_micro_usd: 7,
+            took_ms: None,
+        };
+        let places = [2, 2, 1, 2].map(|turn| journal.spend(spent(turn)));
+        assert_eq!(places, [(2, 0), (2, 1), (1, 0), (2, 2)].map(|(turn, at)| keys::Place::Spend(turn, at)));
+        assert_eq!(journal.spends().count(), 4);
+    }
+
     fn answer(content: String, calls: Vec<[String; 3]>) -> ChatAnswer {
         let calls = calls.into_iter().map(|[id, name, arguments]| ToolCall::new(id, name, arguments));
         ChatAnswer {
@@ -170,6 +187,12 @@ mod tests {
         assert_eq!(fitted.tool_calls[0].arguments, "{}");
         assert!(fitted.tool_calls[1].arguments.ends_with('🦀'));
         assert!(fitted.tool_calls[1].arguments.len() > 80_000);
+        // A signature is whole or not there.
+        let mut signed = answer(String::new(), vec![short(), short()]);
+        signed.tool_calls[0].signature = Some("s".repeat(MAX_ANSWER_BYTES));
+        signed.tool_calls[1].signature = Some("seal".to_owned());
+        let signatures = fit(signed).unwrap().tool_calls.into_iter().map(|call| call.signature);
+        assert_eq!(signatures.collect::<Vec<_>>(), [None, Some("seal".to_owned())]);
         // What fits is left alone, and cutting again changes nothing.
         assert_eq!(fit(fitted.clone()).unwrap(), fitted);
     }

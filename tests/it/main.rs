@@ -30,6 +30,7 @@ mod ground;
 mod hostile;
 mod interop;
 mod measure;
+mod model_cases;
 mod once;
 mod providers;
 mod publish;

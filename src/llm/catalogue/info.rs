@@ -251,6 +251,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_answer_is_as_long_as_asked_for_where_the_model_and_its_window_allow_it() {
+        let sizes = Settings { context_window: Some(10_000), max_output: Some(4_000), ..Settings::NONE };
+        let price = Price { input: 0, cached_input: 0, output: 0 };
+        let info = merged(&[&sizes], price);
+        let limits = [100, 4_000, 9_999].map(|wanted| info.answer_limit(wanted));
+        assert_eq!(limits, [100, 4_000, 4_000]);
+        let within = [(100, 9_000), (4_000, 3_000), (4_000, 9), (4_000, 0), (9, 0), (9_999, usize::MAX)];
+        let limits = within.map(|(wanted, left)| info.answer_limit_within(wanted, left));
+        assert_eq!(limits, [100, 3_000, 256, 256, 9, 4_000]);
+    }
+
+    #[test]
     fn the_cost_counts_cached_input_apart_and_is_rounded_up() {
         let price = Price { input: 3_000_000, cached_input: 300_000, output: 15_000_000 };
         let cost = |input, cached, output| {

@@ -406,6 +406,42 @@ mod tests {
     }
 
     #[test]
+    fn the_documentation_shows_the_catalogue_as_it_is() {
+        let docs = include_str!("../../../docs/MODELS.md");
+        let thousands = |count: u32| {
+            let digits = count.to_string();
+            let groups: Vec<&str> =
+                digits.as_bytes().rchunks(3).rev().map(|g| str::from_utf8(g).unwrap()).collect();
+            groups.join(",")
+        };
+        let dollars = |micro: u64| {
+            let text = format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        };
+        for (name, settings) in &known::MODELS {
+            let price = settings.price.unwrap();
+            let sizes = [settings.context_window, settings.max_output].map(|size| thousands(size.unwrap()));
+            let prices = [price.input, price.cached_input, price.output].map(dollars);
+            let row = format!("| `{name}` | {} | {} |", sizes.join(" | "), prices.join(" | "));
+            assert!(docs.contains(&row), "{row}");
+        }
+        for provider in &known::PROVIDERS {
+            let url = provider.base_url.replace("{region}", "{`AWS_REGION`}");
+            let row = docs.lines().find(|line| line.starts_with(&format!("| `{}` |", provider.name)));
+            assert!(
+                row.is_some_and(|row| row.ends_with(&format!("| {url} |"))),
+                "{}: {row:?}",
+                provider.name
+            );
+        }
+        assert!(docs.contains(KNOWN_SINCE));
+        let rows = docs
+            .lines()
+            .filter(|line| line.starts_with("| `") && line.contains('/') && !line.contains("http"));
+        assert_eq!(rows.filter(|line| line.matches('|').count() == 7).count(), known::MODELS.len());
+    }
+
+    #[test]
     fn the_table_is_in_order_and_every_provider_in_it_is_known() {
         let names: Vec<&str> = known::PROVIDERS.iter().map(|known| known.name).collect();
         assert!(names.is_sorted() && known::MODELS.is_sorted_by_key(|(name, _)| *name));
