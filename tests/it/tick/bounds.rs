@@ -136,12 +136,14 @@ async fn a_message_that_ends_the_process_costs_three_ticks_and_its_neighbours_ar
         harbour.clock.forward(2 * MINUTE);
     }
     assert_eq!(deaths, 3);
-    // It is told once, and what it left is taken up.
+    // It is reported once, and what it left is taken up.
     for _ in 0..3 {
         harbour.clock.forward(2 * MINUTE);
         let answer = harbour.tick().await;
         assert!(answer["sweep"].get("quarantined").is_none(), "{answer}");
     }
-    assert_eq!(harbour.answers(), ["AFTER", "BEFORE"]);
+    let [after, before, notice] = &harbour.answers()[..] else { panic!("{:?}", harbour.answers()) };
+    assert_eq!((after.as_str(), before.as_str()), ("AFTER", "BEFORE"));
+    assert!(notice.starts_with(&format!("I gave up the event {}", wraps[1].id)), "{notice}");
     assert_eq!(outcomes(&harbour.tick().await), [""; 0]);
 }
