@@ -83,10 +83,10 @@ pub struct RunRecord {
     /// Tokens, as far as providers told.
     #[serde(default)]
     pub usage: Usage,
-    /// What all answers cost, in micro-dollars: see [`Attempt::cost_micro_usd`].
+    /// What all attempts cost, in micro-dollars: see [`Attempt::cost_micro_usd`].
     #[serde(default)]
     pub cost_micro_usd: u64,
-    /// The models that were asked, in order, with what came of it; the first hundred.
+    /// The models that were asked, with what came of it; of failures that cost nothing the first hundred.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
     /// The ids of the reply's parts: kind 4 events or rumors.
@@ -119,8 +119,8 @@ pub struct Attempt {
     /// The tokens of its answer, as far as its provider told.
     #[serde(default)]
     pub usage: Usage,
-    /// What the answer cost, in micro-dollars, by the catalogue's prices: those of the dearest model where nobody knows
-    /// this one's, and of an estimate where the provider told no tokens.
+    /// What the answer, or what came of it, cost, in micro-dollars, by the catalogue's prices: those of the dearest model
+    /// where nobody knows this one's, and of an estimate where the provider told no tokens.
     #[serde(default)]
     pub cost_micro_usd: u64,
     /// How long it took, in milliseconds; `None` where the answer of an earlier attempt at the run was taken.

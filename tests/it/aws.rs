@@ -321,15 +321,15 @@ async fn a_changed_key_of_the_agent_waits_for_the_next_cold_start_and_is_warned_
 
 /// What is logged in this thread.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    fn start(self) -> tracing::subscriber::DefaultGuard {
+    pub fn start(self) -> tracing::subscriber::DefaultGuard {
         let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
         tracing::subscriber::set_default(subscriber.with_writer(move || self.clone()).finish())
     }
 
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }

@@ -34,6 +34,7 @@ mod instance;
 mod interop;
 mod listen;
 mod measure;
+mod model_cases;
 mod notices;
 mod once;
 mod process;
