@@ -51,7 +51,7 @@ pub fn agent_key() -> PublicKey {
     secret(1).public_key()
 }
 
-/// A clock that runs, and that a test can set forward.
+/// A clock that runs, and that a test can set.
 #[derive(Clone, Default)]
 pub struct TestClock(Arc<AtomicU64>);
 
@@ -63,6 +63,16 @@ impl TestClock {
 
     pub fn forward(&self, by: Duration) {
         self.0.fetch_add(u64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// As far as it was set forward before.
+    pub fn back(&self, by: Duration) {
+        self.0.fetch_sub(u64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// Sets it forward to this second.
+    pub fn set(&self, at: Timestamp) {
+        self.forward(Duration::from_secs((at - self.clock().now()).as_secs()));
     }
 }
 

@@ -1,6 +1,8 @@
 //! The schedule's tick: nobody pushes anything, and every message is answered once.
 
 mod bounds;
+mod deaths;
+mod due;
 mod relays;
 mod time;
 
