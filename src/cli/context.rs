@@ -20,6 +20,7 @@ use crate::config::StoreChoice;
 use crate::context::Context;
 use crate::context::parts::parts;
 use crate::context::transcript::transcript;
+use crate::guests;
 use crate::http;
 use crate::inbox::{self, Inbound, Rejection};
 use crate::llm::catalogue::Model;
@@ -122,6 +123,8 @@ pub async fn show(app: &App, payload: Option<&str>, request: &Request) -> Result
     // What the relays told is not kept: a later run reads it again.
     let mut loaded = load::refresh(app, &trigger, stored, deadline.slice(load::SLICE)).await?;
     lay_over(app, &mut loaded, request)?;
+    let trigger = guests::heeded(app, trigger, &loaded.state)
+        .map_err(|refusal| format!("the payload starts no run: {refusal}"))?;
     let context = assemble(app, &trigger, &loaded, deadline).await;
     let chain = app.config.providers.chain(&context.model_chain, &app.config.llm);
     let model = app.config.providers.first_usable(&chain);
@@ -172,7 +175,7 @@ fn example(app: &App) -> Trigger {
         message_id: EventId::from_byte_array([0; 32]),
         created_at: now,
         text: EXAMPLE.to_owned(),
-        notice: None,
+        fixed_answer: None,
         relay: None,
     };
     Trigger {
@@ -234,11 +237,9 @@ async fn trigger_of(app: &App, json: &str) -> Result<Trigger, Failure> {
             return Err("what a tick starts lies on the relays: give one of its messages".into());
         }
     };
-    match &trigger.source {
-        Source::Dm(Dm { notice: Some(notice), .. }) => {
-            Err(format!("no model is asked: the answer is always \"{}\"", notice.text()).into())
-        }
-        _ => Ok(trigger),
+    match trigger.fixed_text() {
+        Some(text) => Err(format!("no model is asked: the answer is always \"{text}\"").into()),
+        None => Ok(trigger),
     }
 }
 

@@ -101,6 +101,18 @@ fn the_turns_of_a_run_are_limited_by_a_number() {
 }
 
 #[test]
+fn a_tick_listens_for_seconds_or_not_at_all() {
+    let listen = |text| with("DIDACTYL_LISTEN_SECONDS", text).unwrap().listen;
+    assert_eq!([listen("0"), listen(""), listen("55")], [None, None, Some(Duration::from_secs(55))]);
+    for text in ["901", "-1", "1m", "5.5"] {
+        assert_eq!(
+            fault("DIDACTYL_LISTEN_SECONDS", text),
+            "DIDACTYL_LISTEN_SECONDS is not a whole number of seconds from 0 to 900"
+        );
+    }
+}
+
+#[test]
 fn all_faults_are_reported_together() {
     let vars = [
         ("DIDACTYL_NSEC", "nsec1"),

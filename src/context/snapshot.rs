@@ -36,7 +36,8 @@ impl Phase {
             | Source::Cron(_)
             | Source::Subscription(_)
             | Source::Webhook(_)
-            | Source::Chain(_) => Self::Dm,
+            | Source::Chain(_)
+            | Source::Notice(_) => Self::Dm,
         }
     }
 

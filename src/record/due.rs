@@ -51,14 +51,14 @@ pub fn first_due() -> Range {
     Range { limit: Some(MAX_DUE), ..Range::whole(keys::DUE_PARTITION) }
 }
 
-/// The runs that are due by now and that nobody has, the earliest first. `rows` are those of [`first_due`]; rows that
+/// The runs that are due by `by` (Unix seconds) and that nobody has, the earliest first. `rows` are those of [`first_due`]; rows that
 /// cannot be taken up hide none behind them. A row that speaks of nothing any more is removed.
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable.
-pub async fn due(app: &App, rows: &[Row]) -> Result<Vec<Due>, Error> {
-    let mut runs = take_up(app, rows).await?;
-    let is_full = rows.len() >= MAX_DUE && rows.last().is_some_and(|row| is_due(app, row).is_some());
+pub async fn due(app: &App, rows: &[Row], by: u64) -> Result<Vec<Due>, Error> {
+    let mut runs = take_up(app, rows, by).await?;
+    let is_full = rows.len() >= MAX_DUE && rows.last().is_some_and(|row| is_due(row, by).is_some());
     if is_full && runs.len() < MAX_DUE {
         let more = Range { limit: Some(MAX_LOOKED_AT), ..first_due() };
         let more = app.store.list(&more).await?;
@@ -68,23 +68,23 @@ pub async fn due(app: &App, rows: &[Row]) -> Result<Vec<Due>, Error> {
             if runs.len() >= MAX_DUE {
                 break;
             }
-            runs.extend(take_up(app, rows).await?);
+            runs.extend(take_up(app, rows, by).await?);
         }
         runs.truncate(MAX_DUE);
     }
     Ok(runs)
 }
 
-/// When a row is due and its run, if that is by now.
-fn is_due<'a>(app: &App, row: &'a Row) -> Option<(u64, &'a str)> {
-    keys::due_place(&row.key).filter(|(at, _)| *at <= app.clock.now_ms() / 1000)
+/// When a row is due and its run, if that is by `by`.
+fn is_due(row: &Row, by: u64) -> Option<(u64, &str)> {
+    keys::due_place(&row.key).filter(|(at, _)| *at <= by)
 }
 
 /// Of these rows' runs those that somebody should work.
-async fn take_up(app: &App, rows: &[Row]) -> Result<Vec<Due>, Error> {
+async fn take_up(app: &App, rows: &[Row], by: u64) -> Result<Vec<Due>, Error> {
     let now_ms = app.clock.now_ms();
     let due: Vec<(&Key, u64, &str)> =
-        rows.iter().filter_map(|row| is_due(app, row).map(|(at, run)| (&row.key, at, run))).collect();
+        rows.iter().filter_map(|row| is_due(row, by).map(|(at, run)| (&row.key, at, run))).collect();
     if due.is_empty() {
         return Ok(Vec::new());
     }
@@ -141,10 +141,20 @@ impl Due {
     ///
     /// # Errors
     /// [`Error::TakenOver`] where somebody has it; [`Error::Transient`] where the store is unavailable.
-    pub async fn postpone(&self, app: &App, due_at: u64) -> Result<(), Error> {
+    pub async fn postpone(&mut self, app: &App, due_at: u64) -> Result<(), Error> {
         let record = RunRecord { due_at: Some(due_at), ..self.record.clone() };
+        self.save(app, record).await
+    }
+
+    /// Writes `record` in the place of the one that was found, if that is still there.
+    ///
+    /// # Errors
+    /// As [`Due::postpone`].
+    pub async fn save(&mut self, app: &App, record: RunRecord) -> Result<(), Error> {
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
         writes.extend(due_rows(&record, self.record.due_at)?);
-        Ok(app.store.write(&writes).await?)
+        app.store.write(&writes).await?;
+        (self.record, self.version) = (record, self.version.saturating_add(1));
+        Ok(())
     }
 }

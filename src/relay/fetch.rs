@@ -103,7 +103,16 @@ impl<'a> Read<'a> {
     /// Asks for `filters`; takes at most `max_events` into `sink`.
     pub(crate) fn new(filters: &'a [Filter], sink: Sink<'a>, max_events: usize, until: Instant) -> Self {
         let questions = filters.iter().map(|filter| (filter, false)).collect();
-        Self { questions, sink, max_events, until, taken: HashSet::new(), skipped: 0, unread: 0, unopened: Vec::new() }
+        Self {
+            questions,
+            sink,
+            max_events,
+            until,
+            taken: HashSet::new(),
+            skipped: 0,
+            unread: 0,
+            unopened: Vec::new(),
+        }
     }
 
     /// Events taken from this relay.

@@ -7,6 +7,7 @@ pub mod address;
 mod dial;
 mod fetch;
 mod frame;
+pub mod listen;
 pub mod pool;
 mod publish;
 mod websocket;
@@ -17,6 +18,8 @@ use async_trait::async_trait;
 use nostr::prelude::{Event, EventId, Filter, Kind, PublicKey, RelayUrl, Timestamp};
 use serde::Deserialize;
 use tokio::time::Instant;
+
+use self::listen::Ear;
 
 /// A relay to talk to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -159,6 +162,19 @@ pub trait Relays: Send + Sync {
 
     /// Asks one relay for one answer to `filters`, until its end of stored events or `until`.
     async fn page(&self, target: &Target, filters: &[Filter], until: Instant) -> Page;
+
+    /// Keeps one subscription to `filters` open on one relay and hands on what it tells, until `until` or until nobody
+    /// hears it.
+    ///
+    /// # Errors
+    /// Why it ended before.
+    async fn subscribe(
+        &self,
+        target: &Target,
+        filters: &[Filter],
+        ear: &Ear,
+        until: Instant,
+    ) -> Result<(), RelayError>;
 
     /// Sends each event to its targets, all at once; the outer order is that of `outgoing`, the inner one that of
     /// its targets.

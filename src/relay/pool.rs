@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::dial::Dialer;
 use super::fetch::{Read, Seen, Sink};
+use super::listen::{Ear, Subscription};
 use super::publish::{Publication, Verdict};
 use super::websocket::Connection;
 use super::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
@@ -78,7 +79,17 @@ impl Pool {
     /// An empty pool. `keys` sign the `AUTH` for relays of our own that ask for it.
     #[must_use]
     pub fn new(keys: Keys, limits: Limits) -> Self {
-        Self { dialer: Arc::new(Dialer::new(keys, limits)), idle: Mutex::default() }
+        Self::over(Dialer::new(Some(keys), limits))
+    }
+
+    /// An empty pool that authenticates to nobody.
+    #[must_use]
+    pub fn without_key(limits: Limits) -> Self {
+        Self::over(Dialer::new(None, limits))
+    }
+
+    fn over(dialer: Dialer) -> Self {
+        Self { dialer: Arc::new(dialer), idle: Mutex::default() }
     }
 
     fn idle(&self) -> MutexGuard<'_, HashMap<Target, Connection>> {
@@ -196,6 +207,17 @@ impl Relays for Pool {
         let report = self.read(target, until, &mut read).await;
         let (events, unopened) = read.into_events();
         Page { events, unopened, report }
+    }
+
+    async fn subscribe(
+        &self,
+        target: &Target,
+        filters: &[Filter],
+        ear: &Ear,
+        until: Instant,
+    ) -> Result<(), RelayError> {
+        let mut subscription = Subscription::new(filters, ear, self.dialer.limits().max_events, until);
+        self.exchange(target, until, &mut subscription).await
     }
 
     async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>> {

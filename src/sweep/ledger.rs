@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nostr::prelude::{EventId, RelayUrl};
+use nostr::prelude::{EventId, RelayUrl, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::plan::Cursor;
@@ -36,6 +36,12 @@ pub(crate) struct Cursors {
     pub(crate) start_at: u64,
     /// When all relays had told what they have of the time before the start.
     pub(crate) settled_at: Option<u64>,
+    /// Whether the agent was in standby. The first sweep after that is its start.
+    #[serde(default)]
+    standby: bool,
+    /// Whether it has yet to say hello: a store that older versions swept says nothing.
+    #[serde(default)]
+    pub(crate) greets: bool,
     relays: BTreeMap<String, RelayNotes>,
 }
 
@@ -108,6 +114,27 @@ fn owns(owner: &str, row: &Row) -> bool {
     read_clear::<Lease>(row).is_ok_and(|lease| lease.owner == owner)
 }
 
+/// When the agent started, as far as the last sweep knew; `None` where none ended, and in standby.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable; [`Error::Permanent`] where the row is a newer binary's.
+pub(crate) async fn started_at(app: &App) -> Result<Option<Timestamp>, Error> {
+    let rows = app.store.read(&[keys::sweep_cursors()]).await?;
+    let cursors = rows.iter().flatten().next().map(read_clear::<Cursors>).transpose()?;
+    Ok(cursors.filter(|cursors| !cursors.standby).map(|cursors| Timestamp::from(cursors.start_at)))
+}
+
+/// The ids that were dealt with, of all relays.
+#[derive(Debug)]
+pub(crate) struct Known(Vec<Seen>);
+
+impl Known {
+    /// Whether it is one of them.
+    pub(crate) fn contains(&self, id: &EventId) -> bool {
+        self.0.iter().any(|seen| seen.contains(id))
+    }
+}
+
 /// The rows of the sweep's partition, as one tick works with them.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -127,7 +154,14 @@ impl Ledger {
     /// # Errors
     /// [`Error::Permanent`] where they are a newer binary's.
     pub(crate) fn read(held: Held, rows: &[Row], now: u64) -> Result<Self, Error> {
-        let begin = Cursors { format: FORMAT, start_at: now, settled_at: None, relays: BTreeMap::new() };
+        let begin = Cursors {
+            format: FORMAT,
+            start_at: now,
+            settled_at: None,
+            standby: false,
+            greets: true,
+            relays: BTreeMap::new(),
+        };
         let mut ledger = Self {
             held,
             cursors: begin,
@@ -174,10 +208,18 @@ impl Ledger {
         (!is_done && !is_over).then(|| self.cursors.start_at.saturating_sub(BEFORE_START_SECS))
     }
 
+    /// Notes whether the agent is in standby. Until the first sweep after it, it has not started.
+    pub(crate) fn stand_by(&mut self, now: u64, standby: bool) {
+        if standby || self.cursors.standby {
+            (self.cursors.start_at, self.cursors.settled_at) = (now, None);
+        }
+        self.cursors.standby = standby;
+    }
+
     /// Notes whether all `relays` told what there was before the start.
     pub(crate) fn settle(&mut self, now: u64, is_complete: bool) {
         let is_late = now >= self.cursors.start_at.saturating_add(SETTLING_SECS);
-        if self.cursors.settled_at.is_none() && (is_complete || is_late) {
+        if self.cursors.settled_at.is_none() && !self.cursors.standby && (is_complete || is_late) {
             self.cursors.settled_at = Some(now);
         }
     }
@@ -228,7 +270,8 @@ impl Ledger {
     }
 
     /// Drops what lies before a relay's horizon, saves everything and gives the lease back; `more` goes into the same
-    /// write. `inboxes` are the relays that are read now: what none of them will show again is suspected no longer.
+    /// write. `inboxes` are the relays that are read now: what none of them will show again is suspected no longer. What is
+    /// known then is handed back.
     ///
     /// # Errors
     /// [`Error::TakenOver`] where the lease or the cursors are another tick's by now: then nothing is saved but ids.
@@ -237,7 +280,7 @@ impl Ledger {
         app: &App,
         inboxes: impl Iterator<Item = &RelayUrl>,
         more: Vec<Write>,
-    ) -> Result<(), Error> {
+    ) -> Result<Known, Error> {
         let now = app.clock.now().as_secs();
         if let Some(horizon) = self.horizon(inboxes, now) {
             self.suspects.retain(|_, (at, _)| *at >= horizon);
@@ -261,7 +304,9 @@ impl Ledger {
         for writes in calls {
             app.store.write(&writes).await?;
         }
-        self.give_back(app, first).await
+        let known = Known(std::mem::take(&mut self.seen).into_values().collect());
+        self.give_back(app, first).await?;
+        Ok(known)
     }
 
     fn seen_writes(&self) -> Vec<Write> {

@@ -299,7 +299,11 @@ impl Paging {
         }
         let is_whole = !is_cut && page.news == 0 && size < self.sweep.small;
         if !goes_on || is_whole {
-            self.sweep.places.iter_mut().filter(|(stream, _)| asked(stream)).for_each(|(_, place)| place.end());
+            self.sweep
+                .places
+                .iter_mut()
+                .filter(|(stream, _)| asked(stream))
+                .for_each(|(_, place)| place.end());
         }
         self.covered = self.asks().is_empty();
         Ok(())

@@ -37,6 +37,17 @@ pub(crate) struct Inbox {
     streams: Vec<Stream>,
 }
 
+impl Inbox {
+    /// The kinds in which the agent is written to here.
+    pub(crate) fn incoming(&self) -> impl Iterator<Item = Kind> {
+        self.streams.iter().filter_map(|stream| match stream {
+            Stream::Wraps => Some(kinds::GIFT_WRAP),
+            Stream::Dms => Some(kinds::DM_NIP04),
+            Stream::Sent => None,
+        })
+    }
+}
+
 /// The agent's inbox relays: the configured ones for everything, its 10050 for wraps, what it reads by its 10002 for
 /// NIP-04.
 pub(crate) fn inboxes(app: &App, state: &AgentState) -> Vec<Inbox> {
@@ -155,11 +166,12 @@ struct Questions {
 
 /// What is new of the state since then, or all of it. A newly adopted skill of somebody else may be old.
 fn state_filters(app: &App, state: &AgentState, since: Option<u64>) -> Vec<Filter> {
-    let mut filters = load::state_filters(app, None);
+    let mut filters = load::state_filters(app);
     filters.extend(load::foreign_filters(&load::adopted_foreign(state)));
     if let Some(since) = since {
         filters = filters.into_iter().map(|filter| filter.since(Timestamp::from(since))).collect();
         filters.extend(load::foreign_filters(state.wanted_foreign()));
+        filters.extend(load::guest_list_filters(app, state));
     }
     filters
 }

@@ -1,24 +1,27 @@
 //! What becomes of the messages that the relays showed: each is opened, and what it asks for is made durable, before its
 //! id counts as dealt with.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use futures_util::StreamExt;
 use nostr::prelude::{Event, EventId, PublicKey, RelayUrl, Timestamp};
 use tokio::time::Instant;
 
+use super::door::Door;
 use super::ledger::{BEFORE_START_SECS, Ledger};
 use super::read::Heard;
 use crate::app::App;
 use crate::clock::Deadline;
 use crate::dm::Opened;
 use crate::error::Error;
-use crate::handler::{QUEUE_GRACE, due_after, keep_message};
+use crate::handler::{due_if_not_begun, keep_message};
+use crate::heed::Refusal;
 use crate::history::{self, StoredMessage};
 use crate::inbox::{self, Inbound, MAX_AHEAD, Rejection, Swept};
 use crate::record::{self, RunRecord};
 use crate::store::{Range, keys};
-use crate::trigger::Trigger;
+use crate::trigger::{Tier, Trigger};
 
 /// How many are made durable at the same time.
 const AT_ONCE: usize = 8;
@@ -82,6 +85,7 @@ pub(crate) struct Settled {
 /// whether an earlier sweep found all that there is from before the start.
 pub(crate) async fn settle(
     app: &App,
+    door: &Door<'_>,
     ledger: &mut Ledger,
     heard: &[Heard],
     was_settled: bool,
@@ -89,13 +93,14 @@ pub(crate) async fn settle(
     until: Instant,
 ) -> Settled {
     let is_settled = ledger.cursors.settled_at.is_some();
-    let (mut suspected, others): (Vec<_>, Vec<_>) =
-        candidates(heard).into_iter().partition(|candidate| ledger.suspects.contains_key(&candidate.id));
+    let (mut suspected, others): (Vec<_>, Vec<_>) = candidates(shown(heard))
+        .into_iter()
+        .partition(|candidate| ledger.suspects.contains_key(&candidate.id));
     let points = |candidate: &Candidate| ledger.suspects.get(&candidate.id).map(|(_, points)| *points);
     // Those that were never alone first: the one that ends the process shall not hold up its neighbours.
     suspected.sort_by_key(points);
     let mut settled = Settled::default();
-    let desk = Desk { app, deadline, until, start_at: ledger.cursors.start_at };
+    let desk = Desk { app, door, deadline, until, start_at: ledger.cursors.start_at };
     if let Err(error) = desk.deal_alone(ledger, suspected, was_settled, &mut settled).await {
         settled.failure = Some(error);
         return settled;
@@ -119,19 +124,38 @@ pub(crate) async fn settle(
     settled
 }
 
+/// Deals with messages that were heard outside of a sweep. What is decided with the whole of an agent's past in view is
+/// left to the sweep.
+pub(crate) async fn heard(
+    app: &App,
+    door: &Door<'_>,
+    start_at: u64,
+    events: &[(RelayUrl, Event)],
+    deadline: Deadline,
+) -> Settled {
+    let desk = Desk { app, door, deadline, until: deadline.work_until(), start_at };
+    let mut settled = Settled::default();
+    let events = events.iter().map(|(relay, event)| (relay, event));
+    let orders = desk.open_all(&candidates(events), &mut settled).await;
+    desk.carry_out_all(orders, false, &mut settled).await;
+    settled
+}
+
+fn shown(heard: &[Heard]) -> impl Iterator<Item = (&RelayUrl, &Event)> {
+    heard.iter().flat_map(|relay| relay.messages.iter().map(|event| (&relay.url, event)))
+}
+
 /// The messages of all relays, each once, the oldest first.
-fn candidates(heard: &[Heard]) -> Vec<Candidate> {
+fn candidates<'a>(shown: impl Iterator<Item = (&'a RelayUrl, &'a Event)>) -> Vec<Candidate> {
     let mut by_id: BTreeMap<EventId, Candidate> = BTreeMap::new();
-    for relay in heard {
-        for event in &relay.messages {
-            let candidate = by_id.entry(event.id).or_insert_with(|| Candidate {
-                id: event.id,
-                at: event.created_at.as_secs(),
-                copies: Vec::new(),
-            });
-            if !candidate.copies.iter().any(|(_, copy)| copy == event) {
-                candidate.copies.push((relay.url.clone(), event.clone()));
-            }
+    for (relay, event) in shown {
+        let candidate = by_id.entry(event.id).or_insert_with(|| Candidate {
+            id: event.id,
+            at: event.created_at.as_secs(),
+            copies: Vec::new(),
+        });
+        if !candidate.copies.iter().any(|(_, copy)| copy == event) {
+            candidate.copies.push((relay.clone(), event.clone()));
         }
     }
     let mut candidates: Vec<Candidate> = by_id.into_values().collect();
@@ -142,6 +166,7 @@ fn candidates(heard: &[Heard]) -> Vec<Candidate> {
 /// What dealing with messages needs.
 struct Desk<'a> {
     app: &'a App,
+    door: &'a Door<'a>,
     deadline: Deadline,
     until: Instant,
     start_at: u64,
@@ -151,18 +176,32 @@ struct Desk<'a> {
 type OwnTimes = HashMap<PublicKey, Vec<u64>>;
 
 /// What is to be made durable.
-enum Order {
+pub(super) enum Order {
+    /// Somebody's message to be answered.
     Work(Box<Trigger>),
+    /// A message for the history.
     Message(Opened),
     /// Work from before the start that was answered then.
     Answered(Box<Trigger>),
+    /// A message of a guest who has had its answers.
+    Refused(Box<Trigger>, Refusal),
+}
+
+impl Order {
+    /// Whose messages come first.
+    fn tier(&self) -> Tier {
+        match self {
+            Self::Work(trigger) => trigger.tier,
+            _ => Tier::Admin,
+        }
+    }
 }
 
 /// With the event that it came by.
-struct Placed {
-    id: EventId,
-    at: Timestamp,
-    order: Order,
+pub(super) struct Placed {
+    pub(super) id: EventId,
+    pub(super) at: Timestamp,
+    pub(super) order: Order,
 }
 
 impl Desk<'_> {
@@ -227,8 +266,10 @@ impl Desk<'_> {
         orders
     }
 
-    /// Makes durable what all of `orders` ask for.
+    /// Makes durable what all of `orders` ask for, the admins' first.
     async fn carry_out_all(&self, orders: Vec<Placed>, is_settled: bool, settled: &mut Settled) {
+        let mut orders = self.door.sift(orders, self.start_at, settled).await;
+        orders.sort_by_key(|placed| Reverse(placed.order.tier()));
         let own = own_times(self.app, &orders);
         let done = futures_util::stream::iter(orders)
             .map(async |Placed { id, at, order }| match self.carry_out(order, &own, is_settled).await {
@@ -287,6 +328,9 @@ impl Desk<'_> {
         };
         match order {
             Order::Work(trigger) => Ok(Done::Stored(self.store(trigger).await?)),
+            Order::Refused(trigger, refusal) => {
+                record::refuse(self.app, &trigger, &refusal.to_string()).await.map(|()| Done::Kept)
+            }
             Order::Message(opened) => keep_message(self.app, opened).await.map(|_| Done::Kept),
             Order::Answered(trigger) => {
                 if let Some((peer, message)) = history::incoming(&trigger) {
@@ -312,19 +356,18 @@ impl Desk<'_> {
         if at.saturating_add(BEFORE_START_SECS) < self.start_at {
             return Ok(Some(Order::Answered(trigger)));
         }
+        if self.app.config.standby {
+            // It is held, and decided after the standby.
+            return Ok(Some(Order::Work(trigger)));
+        }
         if !is_settled {
             return Ok(None);
         }
         let Some(peer) = trigger.peer() else { return Ok(Some(Order::Work(trigger))) };
         // What it wrote since answers something else.
         let answers = |written: u64| (at..self.start_at).contains(&written);
-        let is_answered = own.get(&peer).is_some_and(|times| times.iter().copied().any(answers)) || {
-            let newest = Range::newest(keys::conversation(&peer), MAX_LOOKED_THROUGH);
-            let rows = self.app.store.list(&newest).await?;
-            rows.iter()
-                .filter_map(|row| self.app.open_sealed::<StoredMessage>(row).ok())
-                .any(|message| message.from_agent && answers(message.created_at.as_secs()))
-        };
+        let is_answered = own.get(&peer).is_some_and(|times| times.iter().copied().any(answers))
+            || has_written(self.app, &peer, at..self.start_at, &[]).await?;
         Ok(Some(if is_answered { Order::Answered(trigger) } else { Order::Work(trigger) }))
     }
 
@@ -333,14 +376,7 @@ impl Desk<'_> {
         let app = self.app;
         let its_time = trigger.created_at().as_secs().saturating_sub(MAX_AHEAD.as_secs());
         let is_early = its_time > app.clock.now().as_secs();
-        let due_at = if is_early {
-            its_time
-        } else if app.queue.is_some() {
-            due_after(app, QUEUE_GRACE)
-        } else {
-            // Until then this invocation may come to it.
-            app.lease_until_ms(self.deadline) / 1000 + 1
-        };
+        let due_at = if is_early { its_time } else { due_if_not_begun(app, self.deadline) };
         let record = record::store(app, &trigger, due_at).await?;
         Ok((!is_early && is_free(app, &record)).then_some(trigger))
     }
@@ -363,6 +399,24 @@ impl Desk<'_> {
         settled.quarantined.push(candidate.id);
         recorded.is_ok()
     }
+}
+
+/// Whether the agent, this instance or another, wrote to `peer` in that time (Unix seconds) anything but `except`.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable.
+pub(crate) async fn has_written(
+    app: &App,
+    peer: &PublicKey,
+    time: std::ops::Range<u64>,
+    except: &[EventId],
+) -> Result<bool, Error> {
+    let rows = app.store.list(&Range::newest(keys::conversation(peer), MAX_LOOKED_THROUGH)).await?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| app.open_sealed::<StoredMessage>(row).ok())
+        .filter(|message| message.from_agent && !except.contains(&message.id))
+        .any(|message| time.contains(&message.created_at.as_secs())))
 }
 
 /// What became of an order.

@@ -268,6 +268,8 @@ fn vars(relay: &RelayUrl, model: &Scripted, ground: &Ground) -> BTreeMap<&'stati
         ("DIDACTYL_ADMIN", secret(2).public_key().to_hex()),
         ("DIDACTYL_RELAYS", relay.to_string()),
         ("DIDACTYL_LLM", "scripted/test".to_owned()),
+        // A hello would be among the answers of every first tick.
+        ("DIDACTYL_HELLO", "false".to_owned()),
         ("SCRIPTED_BASE_URL", model.base_url.clone()),
     ]);
     vars

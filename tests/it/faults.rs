@@ -10,7 +10,8 @@ use didactyl::app::App;
 use didactyl::chat::{ChatAnswer, ChatRequest};
 use didactyl::llm::{Llm, LlmError};
 use didactyl::queue::{Queue, QueueError};
-use didactyl::relay::{Fetched, Outgoing, Page, PublishReport, Relays, Target};
+use didactyl::relay::listen::Ear;
+use didactyl::relay::{Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
 use didactyl::store::{Key, Range, Row, Store, StoreError, Write};
 use nostr::prelude::Filter;
 use tokio::sync::Notify;
@@ -139,6 +140,16 @@ impl Relays for Faulty<dyn Relays> {
 
     async fn page(&self, target: &Target, filters: &[Filter], until: Instant) -> Page {
         self.fault.around(self.port.page(target, filters, until)).await
+    }
+
+    async fn subscribe(
+        &self,
+        target: &Target,
+        filters: &[Filter],
+        ear: &Ear,
+        until: Instant,
+    ) -> Result<(), RelayError> {
+        self.fault.around(self.port.subscribe(target, filters, ear, until)).await
     }
 
     async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>> {

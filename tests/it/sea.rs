@@ -1,6 +1,6 @@
 //! Relays in one process and in the test's own time, and an agent that reads them by its ticks alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use didactyl::dm::{self, Content};
 use didactyl::handler;
 use didactyl::history::StoredMessage;
 use didactyl::llm::scripted::{Answer, Asked, Scripted};
+use didactyl::relay::listen::{Ear, Heard};
 use didactyl::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
 use didactyl::store::{Range, keys};
 use nostr::prelude::{
@@ -19,7 +20,8 @@ use nostr::prelude::{
     Tag, Timestamp, UnsignedEvent,
 };
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use crate::agent::{BUDGET, TestClock, agent_key, app_over, config, nip44_to_agent, secret};
 use crate::ground::{Ground, On};
@@ -51,13 +53,20 @@ pub struct Sea {
     clock: Clock,
     islands: Mutex<BTreeMap<RelayUrl, Island>>,
     refuses_events: AtomicBool,
+    /// Counts what was put on any relay.
+    posted: watch::Sender<usize>,
 }
 
 impl Sea {
     fn new(clock: Clock, manners: &[Manner]) -> Self {
         let island = |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0 };
         let islands = (1..).zip(manners).map(|(port, manner)| (url(port), island(manner)));
-        Self { clock, islands: Mutex::new(islands.collect()), refuses_events: AtomicBool::new(false) }
+        Self {
+            clock,
+            islands: Mutex::new(islands.collect()),
+            refuses_events: AtomicBool::new(false),
+            posted: watch::Sender::default(),
+        }
     }
 
     /// Puts an event on every relay that takes it.
@@ -73,6 +82,7 @@ impl Sea {
                 island.events.extend(events.iter().map(|event| (now, event.clone())));
             }
         }
+        self.posted.send_modify(|count| *count += 1);
     }
 
     /// Whether no relay takes what the agent publishes from now on.
@@ -147,6 +157,11 @@ fn url(port: u16) -> RelayUrl {
     RelayUrl::parse(&format!("ws://127.0.0.1:{port}")).unwrap()
 }
 
+/// What is new is told whatever was there before.
+fn unlimited(filters: &[Filter]) -> Vec<Filter> {
+    filters.iter().map(|filter| Filter { limit: None, ..filter.clone() }).collect()
+}
+
 fn report(target: &Target, outcome: &Result<Vec<Event>, RelayError>) -> FetchReport {
     FetchReport {
         url: target.url.clone(),
@@ -181,6 +196,28 @@ impl Relays for Sea {
         }
         let report = report(target, &outcome);
         Page { events: outcome.unwrap_or_default(), unopened: Vec::new(), report }
+    }
+
+    /// Events come once; as new ones only those that were posted.
+    async fn subscribe(
+        &self,
+        target: &Target,
+        filters: &[Filter],
+        ear: &Ear,
+        until: Instant,
+    ) -> Result<(), RelayError> {
+        let (mut posted, filters) = (self.posted.subscribe(), unlimited(filters));
+        let mut told = BTreeSet::new();
+        loop {
+            for event in self.answer(&target.url, &filters)? {
+                if told.insert(event.id) {
+                    let _ = ear.send((target.url.clone(), Heard::Event(Box::new(event)))).await;
+                }
+            }
+            if ear.is_closed() || timeout_at(until, posted.changed()).await.is_err() {
+                return Ok(());
+            }
+        }
     }
 
     async fn publish(&self, outgoing: &[Outgoing], _until: Instant) -> Vec<Vec<PublishReport>> {
@@ -227,10 +264,17 @@ impl Harbour {
             ("DIDACTYL_ADMIN", secret(2).public_key().to_hex()),
             ("DIDACTYL_RELAYS", relays.join(",")),
             ("DIDACTYL_LLM", "scripted/test".to_owned()),
+            // A hello would be among the answers of every first tick.
+            ("DIDACTYL_HELLO", "false".to_owned()),
             ("SCRIPTED_BASE_URL", model.base_url.clone()),
         ]);
         let sea = Arc::new(Sea::new(clock.clock(), manners));
         Self { sea, clock, model, ground, vars }
+    }
+
+    /// From now on its processes have this variable.
+    pub fn set_var(&mut self, name: &'static str, value: &str) {
+        self.vars.insert(name, value.to_owned());
     }
 
     /// A process of the agent's.
@@ -248,6 +292,14 @@ impl Harbour {
     /// A tick that comes on time, in a process of its own.
     pub async fn tick(&self) -> Value {
         tick(&self.app()).await
+    }
+
+    /// A process of the agent's with a store of its own.
+    pub async fn elsewhere(&self) -> (App, Ground) {
+        let ground = Ground::new(On::Sqlite).await;
+        let mut app = app_over(config(&self.vars), ground.open(self.clock.clock()), &self.clock);
+        app.relays = self.sea.clone();
+        (app, ground)
     }
 
     /// What the store has of the conversation with the admin.

@@ -22,7 +22,8 @@ use didactyl::llm::scripted::strict;
 use didactyl::llm::{Llm, LlmError};
 use didactyl::load;
 use didactyl::record::{self, Claim, Claimed};
-use didactyl::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, Relays, Target};
+use didactyl::relay::listen::Ear;
+use didactyl::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
 use didactyl::run::{Run, Step, ToolResult, driver};
 use didactyl::store::sqlite::Sqlite;
 use didactyl::trigger::Trigger;
@@ -192,6 +193,10 @@ impl Relays for Notes {
 
     async fn page(&self, _target: &Target, _filters: &[Filter], _until: Instant) -> Page {
         unreachable!("no tool reads page by page")
+    }
+
+    async fn subscribe(&self, _: &Target, _: &[Filter], _: &Ear, _: Instant) -> Result<(), RelayError> {
+        unreachable!("no tool listens")
     }
 
     async fn publish(&self, outgoing: &[Outgoing], _until: Instant) -> Vec<Vec<PublishReport>> {

@@ -287,8 +287,7 @@ fn a_flood_that_is_cut_off_freezes_no_window_and_holds_up_no_other_stream() {
 #[test]
 fn what_stands_beside_and_fills_a_page_is_left_out_of_the_next_one() {
     for cut_at in [usize::MAX, 30] {
-        let relay =
-            Relay { per_page: true, state: 60, cut_at, ..Relay::plain(wraps(0..5, BEGIN), 40) };
+        let relay = Relay { per_page: true, state: 60, cut_at, ..Relay::plain(wraps(0..5, BEGIN), 40) };
         let mut agent = Agent::default();
         assert_eq!(agent.tick(&relay, BEGIN, BEGIN, 9, Crash::Never), 3);
         assert_eq!((agent.claimed.len(), agent.cursor.complete_at), (5, Some(BEGIN)));

@@ -68,7 +68,6 @@ async fn a_forged_event_never_counts_as_dealt_with() {
     assert_eq!(outcomes(&harbour.tick().await), ["replied"]);
 }
 
-
 #[tokio::test]
 async fn what_is_new_of_the_state_hides_no_message_where_a_relay_counts_all_of_an_answer() {
     let harbour = Harbour::new(&[Manner::GivesInAll(20)], echo).await;

@@ -61,14 +61,16 @@ async fn three_messages() -> (Harbour, [Event; 3]) {
     (harbour, wraps)
 }
 
-/// The event is told as given up once, its neighbours are answered, and nothing is left to do.
-async fn assert_over(harbour: &Harbour) {
+/// The message is reported once, its neighbours are answered, and nothing is left to do.
+async fn assert_over(harbour: &Harbour, poison: &Event) {
     for _ in 0..3 {
         harbour.clock.forward(2 * MINUTE);
         let answer = harbour.tick().await;
         assert!(answer["sweep"].get("quarantined").is_none(), "{answer}");
     }
-    assert_eq!(harbour.answers(), ["AFTER", "BEFORE"]);
+    let [after, before, notice] = &harbour.answers()[..] else { panic!("{:?}", harbour.answers()) };
+    assert_eq!((after.as_str(), before.as_str()), ("AFTER", "BEFORE"));
+    assert!(notice.starts_with(&format!("I gave up the event {}", poison.id)), "{notice}");
     assert_eq!(outcomes(&harbour.tick().await), [""; 0]);
 }
 
@@ -86,7 +88,7 @@ async fn a_message_that_ends_the_process_costs_three_ticks_and_its_neighbours_ar
         harbour.clock.forward(2 * MINUTE);
     }
     assert_eq!(deaths, 3);
-    assert_over(&harbour).await;
+    assert_over(&harbour, &wraps[1]).await;
 }
 
 #[tokio::test]
@@ -105,7 +107,7 @@ async fn what_speaks_against_a_message_is_not_forgotten_while_its_relay_is_not_h
     harbour.clock.forward(2 * MINUTE);
     let answer = poison.tick(&harbour).await.unwrap();
     assert_eq!(answer["sweep"]["quarantined"], json!([wraps[1].id]), "{answer}");
-    assert_over(&harbour).await;
+    assert_over(&harbour, &wraps[1]).await;
 }
 
 /// Also what ends the process only after it came open is found out, if later.
@@ -130,7 +132,7 @@ async fn a_message_that_ends_the_process_while_it_is_stored_is_given_up_in_the_e
         harbour.clock.forward(2 * MINUTE);
     }
     assert_eq!(deaths, 1 + 6);
-    assert_over(&harbour).await;
+    assert_over(&harbour, &wraps[1]).await;
 }
 
 #[tokio::test]
