@@ -393,3 +393,29 @@ pub fn nip04_blocks(author: &Keys, plain: &[[u8; 16]]) -> String {
 pub fn outcomes(answer: &Value) -> Vec<&str> {
     answer["results"].as_array().unwrap().iter().map(|result| result["outcome"].as_str().unwrap()).collect()
 }
+
+/// What is logged in this thread.
+#[derive(Clone, Default)]
+pub struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Log {
+    pub fn start(self) -> tracing::subscriber::DefaultGuard {
+        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
+        tracing::subscriber::set_default(subscriber.with_writer(move || self.clone()).finish())
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

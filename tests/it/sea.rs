@@ -11,6 +11,7 @@ use didactyl::clock::{Clock, Deadline};
 use didactyl::dm::{self, Content};
 use didactyl::handler;
 use didactyl::history::StoredMessage;
+use didactyl::llm::openai::OpenAi;
 use didactyl::llm::scripted::{Answer, Asked, Scripted};
 use didactyl::relay::listen::{Ear, Heard};
 use didactyl::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
@@ -249,6 +250,8 @@ pub struct Harbour {
     pub model: Scripted,
     ground: Ground,
     vars: BTreeMap<&'static str, String>,
+    /// What talks to the model. To build it takes longer than a tick.
+    llm: Arc<OpenAi>,
 }
 
 impl Harbour {
@@ -269,7 +272,8 @@ impl Harbour {
             ("SCRIPTED_BASE_URL", model.base_url.clone()),
         ]);
         let sea = Arc::new(Sea::new(clock.clock(), manners));
-        Self { sea, clock, model, ground, vars }
+        let llm = Arc::new(OpenAi::new(reqwest::Client::new(), config(&vars).providers));
+        Self { sea, clock, model, ground, vars, llm }
     }
 
     /// From now on its processes have this variable.
@@ -280,9 +284,8 @@ impl Harbour {
     /// A process of the agent's.
     pub fn app(&self) -> App {
         let store = self.ground.open(self.clock.clock());
-        let mut app = app_over(config(&self.vars), store, &self.clock);
-        app.relays = self.sea.clone();
-        app
+        let (relays, llm) = (self.sea.clone(), self.llm.clone());
+        App::with_ports(config(&self.vars), store, relays, llm, self.clock.clock())
     }
 
     pub fn now(&self) -> Timestamp {

@@ -11,11 +11,12 @@ use super::MINUTE;
 const HOUR: u64 = 60 * 60;
 
 /// Wraps that verify and that nobody can open, so many seconds apart.
-fn junk(count: u64, now: Timestamp, apart: u64) -> Vec<Event> {
+pub(super) fn junk(count: u64, now: Timestamp, apart: u64) -> Vec<Event> {
     let signer = Keys::generate();
     // As long as NIP-44 payloads are, and begins as they do.
     let content = |number: u64| format!("Ag{:0>20}{}", number, "Ju1k/+".repeat(160));
-    let wrap = |number| EventBuilder::new(Kind::from(1059), content(number)).tag(Tag::public_key(agent_key()));
+    let wrap =
+        |number| EventBuilder::new(Kind::from(1059), content(number)).tag(Tag::public_key(agent_key()));
     (0..count)
         .map(|number| wrap(number).custom_created_at(now - number * apart).finalize(&signer).unwrap())
         .collect()
@@ -79,5 +80,9 @@ async fn what_is_new_of_the_state_hides_no_message_where_a_relay_counts_all_of_a
     harbour.sea.post_all((0..30).map(note).collect());
     harbour.sea.post(&wrap_at(&secret(2), "below", now, now - HOUR));
     let answer = harbour.tick().await;
-    assert_eq!((outcomes(&answer), harbour.answers()), (vec!["replied"], vec!["BELOW".to_owned()]), "{answer}");
+    assert_eq!(
+        (outcomes(&answer), harbour.answers()),
+        (vec!["replied"], vec!["BELOW".to_owned()]),
+        "{answer}"
+    );
 }

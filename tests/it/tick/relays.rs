@@ -127,7 +127,8 @@ async fn what_a_relay_lists_of_other_people_is_passed_over_and_its_word_that_thi
 #[tokio::test]
 async fn what_is_too_large_or_malformed_is_dropped_unopened_and_keeps_no_window_open() {
     let signer = secret(5);
-    let to_agent = || EventBuilder::new(Kind::from(1059), "x".repeat(300_000)).tag(Tag::public_key(agent_key()));
+    let to_agent =
+        || EventBuilder::new(Kind::from(1059), "x".repeat(300_000)).tag(Tag::public_key(agent_key()));
     let large = json!(to_agent().finalize(&signer).unwrap());
     let mut malformed = json!(nip17(&secret(2), "malformed"));
     malformed["sig"] = json!("none");

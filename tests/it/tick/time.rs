@@ -40,7 +40,7 @@ fn expected(numbers: impl Iterator<Item = u64>) -> Vec<String> {
     texts
 }
 
-/// A tick every minute. Some come twice at once, some die midway. Of the relays one is slow, one is down, and one has only
+/// A tick every minute, also while the clock is set. Some come twice at once, some die midway. Of the relays one is slow, one is down, and one has only
 /// what is old.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_day_of_ticks_answers_every_message_once() {
@@ -53,6 +53,12 @@ async fn a_silent_day_of_ticks_answers_every_message_once() {
         while sent < MESSAGES && sent * (TICKS - 60) / MESSAGES <= minute {
             harbour.sea.post(&message(&harbour, sent, &mut dice));
             sent += 1;
+        }
+        // The host's clock is set, twice a day each way.
+        match minute % 720 {
+            200 => harbour.clock.forward(10 * MINUTE),
+            400 => harbour.clock.back(10 * MINUTE),
+            _ => {}
         }
         match minute % 20 {
             7 => {
