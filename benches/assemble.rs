@@ -63,7 +63,7 @@ impl Scene {
             message_id: EventId::from_byte_array([0; 32]),
             created_at: Timestamp::from(NOW),
             text: "What is new?".to_owned(),
-            notice: None,
+            fixed_answer: None,
             relay: None,
         };
         Self {

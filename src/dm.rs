@@ -13,6 +13,7 @@ use nostr::prelude::{
 use serde::{Deserialize, Serialize};
 
 use crate::kinds;
+use crate::letter::Letter;
 use crate::trigger::Protocol;
 
 /// A message that was opened: who wrote it to whom, and what.
@@ -254,20 +255,23 @@ impl From<WriteError> for crate::error::Error {
     }
 }
 
-/// Writes one part of a reply to `peer`; `in_reply_to` becomes its `e` tag.
+impl ReplyPart {
+    /// How it travels.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        if self.to_peer.kind == kinds::DM_NIP04 { Protocol::Nip04 } else { Protocol::Nip17 }
+    }
+}
+
+/// Writes one part of what goes out as `letter`; what it answers becomes its `e` tag.
 ///
 /// # Errors
 /// [`WriteError`], which no text within [`crate::publish::MAX_PART_BYTES`] causes.
-pub fn write(
-    keys: &Keys,
-    peer: PublicKey,
-    protocol: Protocol,
-    in_reply_to: EventId,
-    text: &str,
-    now: Timestamp,
-) -> Result<ReplyPart, WriteError> {
-    let tags = [Tag::public_key(peer), Tag::event(in_reply_to)];
-    match protocol {
+pub fn write(keys: &Keys, letter: &Letter, text: &str, now: Timestamp) -> Result<ReplyPart, WriteError> {
+    let peer = letter.peer;
+    let tags: Vec<Tag> =
+        std::iter::once(Tag::public_key(peer)).chain(letter.in_reply_to.map(Tag::event)).collect();
+    match letter.protocol {
         Protocol::Nip04 => {
             let content =
                 nip04::encrypt(keys.secret_key(), &peer, text).map_err(|_| WriteError("encrypted"))?;
@@ -391,12 +395,15 @@ mod tests {
         fn what_is_written_is_opened_by_the_recipient_and_by_ourselves(
             text in "\\PC{1,200}",
             protocol in prop_oneof![Just(Protocol::Nip04), Just(Protocol::Nip17)],
+            answers: bool,
         ) {
             prop_assume!(!text.trim().is_empty());
             let (agent, peer) = (keys(1), keys(2));
             let now = Timestamp::from(NOW);
-            let question = EventId::from_byte_array([7; 32]);
-            let part = write(&agent, peer.public_key(), protocol, question, &text, now).unwrap();
+            let in_reply_to = answers.then(|| EventId::from_byte_array([7; 32]));
+            let letter = Letter { in_reply_to, ..Letter::new(peer.public_key(), protocol) };
+            let part = write(&agent, &letter, &text, now).unwrap();
+            prop_assert_eq!(part.protocol(), protocol);
             let expected = Opened {
                 author: agent.public_key(),
                 peer: peer.public_key(),

@@ -7,6 +7,7 @@
 //! Whatever a trigger's door was, [`work`] is its one path. A trigger that fails stops no other. The next file to read
 //! for a DM is [`crate::dm`]; the order of the checks before it is in [`crate::inbox`].
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -20,10 +21,13 @@ use crate::assemble::assemble;
 use crate::clock::{Deadline, Stopwatch};
 use crate::dm::Opened;
 use crate::error::Error;
+use crate::guests;
 use crate::history;
 use crate::http;
 use crate::inbox::{self, Inbound, Rejected};
+use crate::letter::Letter;
 use crate::load::{self, Loaded};
+use crate::notices::instance;
 use crate::outcome::{Outcome, Worked, report};
 use crate::publish;
 use crate::queue::Queue;
@@ -32,9 +36,11 @@ use crate::relay::address;
 use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::sqs;
+use crate::standby;
+use crate::store::{Expect, StoreError, Write};
 use crate::tick;
 use crate::trigger::payload::{Payload, PayloadError, RelayEvents};
-use crate::trigger::{Dm, Notice, Source, Trigger};
+use crate::trigger::{Source, Trigger};
 
 /// With less time left nothing is claimed: it would only be taken from whoever has time.
 const MIN_TIME: Duration = Duration::from_secs(5);
@@ -52,7 +58,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(6 * 60 * 60);
 pub(crate) const QUEUE_GRACE: Duration = Duration::from_secs(2 * 60);
 
 /// The most conversations that one invocation works at the same time.
-const CONVERSATIONS_AT_ONCE: usize = 8;
+pub(crate) const CONVERSATIONS_AT_ONCE: usize = 8;
 
 /// Answers one payload. The value tells what became of each event, in the order they came.
 ///
@@ -140,13 +146,31 @@ fn by_place(mut results: Placed<Worked>) -> Vec<Worked> {
 /// Makes a trigger durable and leaves it to the queue. One that is stored already is queued again: the first message
 /// may have been lost.
 async fn enqueue(app: &App, queue: &dyn Queue, trigger: &Trigger) -> Worked {
+    if app.config.standby {
+        return standby::hold(app, trigger).await;
+    }
     let record = record::store(app, trigger, due_after(app, QUEUE_GRACE)).await?;
     if record.status.is_final() {
         return Ok(Outcome::of(record));
     }
-    let run = record.run_id;
-    queue.enqueue(&run, Duration::ZERO).await.map_err(|error| Error::Transient(error.to_string()))?;
-    Ok(Outcome::Queued { run, reason: None })
+    enqueue_run(queue, record.run_id).await
+}
+
+/// Works a trigger that is stored, or leaves it to the queue where there is one.
+pub(crate) async fn begin(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
+    match &app.queue {
+        Some(queue) if !app.config.standby => enqueue_run(queue.as_ref(), record::run_id(&trigger.id)).await,
+        _ => work(app, trigger, deadline).await,
+    }
+}
+
+/// Asks the queue to bring a run that is stored.
+pub(crate) async fn enqueue_run(queue: &dyn Queue, run: String) -> Worked {
+    match queue.enqueue(&run, Duration::ZERO).await {
+        Ok(()) => Ok(Outcome::Queued { run, reason: None }),
+        // It is stored, and due again soon.
+        Err(error) => Err(Error::Transient(error.to_string())),
+    }
 }
 
 /// A run of an earlier invocation goes on, from what the store has of it.
@@ -155,6 +179,15 @@ pub(crate) async fn resume(app: &App, run_id: &str, deadline: Deadline) -> Worke
         Ok(trigger) => work(app, trigger, deadline).await,
         Err(Error::Permanent(reason)) => Ok(Outcome::Rejected { reason }),
         Err(error) => Err(error),
+    }
+}
+
+/// When stored work is due that somebody is to begin now, if nobody does: Unix seconds.
+pub(crate) fn due_if_not_begun(app: &App, deadline: Deadline) -> u64 {
+    match app.queue {
+        Some(_) => due_after(app, QUEUE_GRACE),
+        // Until then this invocation may come to it.
+        None => app.lease_until_ms(deadline) / 1000 + 1,
     }
 }
 
@@ -170,7 +203,10 @@ pub(crate) async fn work_all(app: &App, triggers: Placed<Trigger>, deadline: Dea
     for (at, trigger) in triggers {
         conversations.entry(trigger.peer()).or_default().push((at, trigger));
     }
-    futures_util::stream::iter(conversations.into_values())
+    // The admins' first: guests wait.
+    let mut conversations: Vec<_> = conversations.into_values().collect();
+    conversations.sort_by_key(|triggers| Reverse(triggers.iter().map(|(_, trigger)| trigger.tier).max()));
+    futures_util::stream::iter(conversations)
         .map(|mut triggers| async move {
             triggers.sort_by_key(|(_, trigger)| trigger.created_at());
             let mut results = Vec::new();
@@ -192,11 +228,14 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     if deadline.left() < MIN_TIME {
         return Err(Error::Transient("the invocation's time is used up".to_owned()));
     }
-    let Source::Dm(dm) = &trigger.source else {
+    if !matches!(trigger.source, Source::Dm(_) | Source::Notice(_)) {
         return Ok(Outcome::Rejected {
             reason: format!("runs of {} triggers are not built yet", trigger.source.name()),
         });
-    };
+    }
+    if app.config.standby {
+        return standby::hold(app, &trigger).await;
+    }
     let mut watch = Stopwatch::start();
     let lease_until_ms = app.lease_until_ms(deadline);
     let (claimed, stored) =
@@ -205,9 +244,10 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
         Claimed::Ours(claim) => claim,
         Claimed::Finished(record) => return Ok(Outcome::of(record)),
         Claimed::Busy(record) => return Ok(leave(app, record).await),
+        Claimed::Held(record) => return Ok(Outcome::Standby { run: record.run_id }),
     };
     claim.record.steps_ms = vec![("claim".to_owned(), watch.lap_ms())];
-    let answer = async { answer(app, &trigger, dm, stored?, &mut claim, deadline, watch).await };
+    let answer = async { answer(app, &trigger, stored?, &mut claim, deadline, watch).await };
     let result = AssertUnwindSafe(answer).catch_unwind().await;
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
         Ok(()) => Ok(Outcome::of(claim.record)),
@@ -259,7 +299,6 @@ async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
 async fn answer(
     app: &App,
     trigger: &Trigger,
-    dm: &Dm,
     stored: load::Stored,
     claim: &mut Claim,
     deadline: Deadline,
@@ -274,25 +313,30 @@ async fn answer(
         Err(error) => return Err(error),
     };
     let (parts, route) = if saved.is_empty() {
-        let mut loaded = load::refresh(app, trigger, stored, deadline.slice(load::SLICE)).await?;
+        let until = deadline.slice(load::SLICE);
+        let Some((trigger, mut loaded)) = guests::admit(app, trigger, stored, claim, until).await? else {
+            return Ok(());
+        };
         claim.record.note_step("load", watch.lap_ms());
-        let route = publish::route(app, &loaded.state, dm);
+        let letter = Letter::of(&trigger, &loaded);
+        let route = publish::route(app, &loaded.state, &letter);
         let (targets, unsaved) = (route.all(), std::mem::take(&mut loaded.unsaved));
         // While the model thinks, what the relays told is kept and the connections for the reply are opened.
         let respond = alongside(
-            respond(app, trigger, dm.notice, &loaded, claim, journal, deadline),
+            respond(app, &trigger, &loaded, claim, journal, deadline),
             app.relays.open(&targets, deadline.work_until()),
         );
         let ((), text) = tokio::join!(load::keep(app, unsaved), respond);
         let text = text?;
         watch.lap_ms();
-        let parts = publish::sign(app, dm, &text, app.clock.now())?;
-        claim.save_reply(app, dm, &parts).await?;
+        let parts = publish::sign(app, &letter, &text, app.clock.now())?;
+        claim.save_reply(app, &letter, &parts).await?;
         claim.record.note_step("save", watch.lap_ms());
         (parts, route)
     } else {
-        let state = stored.into_loaded(app, trigger).state;
-        (saved, publish::route(app, &state, dm))
+        let loaded = stored.into_loaded(app, trigger);
+        let letter = Letter::of(trigger, &loaded).as_written(&saved);
+        (saved, publish::route(app, &loaded.state, &letter))
     };
     let sent = publish::send(app, &route, &parts, deadline.publish_until()).await;
     claim.record.note_step("publish", watch.lap_ms());
@@ -307,7 +351,6 @@ async fn answer(
 async fn respond(
     app: &App,
     trigger: &Trigger,
-    notice: Option<Notice>,
     loaded: &Loaded,
     claim: &mut Claim,
     journal: Result<Journal, Error>,
@@ -315,8 +358,8 @@ async fn respond(
 ) -> Result<String, Error> {
     // What an earlier attempt failed of no longer counts.
     claim.record.reason = None;
-    if let Some(notice) = notice {
-        return Ok(notice.text().to_owned());
+    if let Some(text) = trigger.fixed_text() {
+        return Ok(text.to_owned());
     }
     let attempt = claim.record.attempt;
     let result = match journal {
@@ -368,8 +411,17 @@ async fn alongside<T>(main: impl Future<Output = T>, aside: impl Future<Output =
 /// again, or one that is too old.
 pub(crate) async fn keep_message(app: &App, opened: Opened) -> Worked {
     let peer = opened.peer;
-    if let Some(message) = history::found(app, opened) {
-        app.store.write(&[message.write(app, &peer)?]).await?;
+    let Some(message) = history::found(app, opened) else { return Ok(Outcome::Recorded) };
+    let write = message.write(app, &peer)?;
+    if message.from_agent {
+        // What this store's agent sent lies there already.
+        match app.store.write(&[Write { expect: Expect::Absent, ..write }]).await {
+            Ok(()) => instance::suspect(app, &message).await?,
+            Err(StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    } else {
+        app.store.write(&[write]).await?;
     }
     Ok(Outcome::Recorded)
 }

@@ -12,8 +12,9 @@ use crate::context::HistoryMessage;
 use crate::dm::{self, Content, Opened, ReplyPart};
 use crate::error::Error;
 use crate::kinds;
-use crate::store::{Write, keys};
-use crate::trigger::{Dm, Protocol, Source, Trigger};
+use crate::letter::Letter;
+use crate::store::{Key, Write, keys};
+use crate::trigger::{Protocol, Source, Trigger};
 
 /// The most messages of one kind that a first read of a conversation asks for.
 const FIRST_READ_LIMIT: usize = 100;
@@ -41,13 +42,19 @@ impl StoredMessage {
         self.created_at.min(self.arrived_at)
     }
 
+    /// Where it lies in the conversation with `peer`.
+    #[must_use]
+    pub fn key(&self, peer: &PublicKey) -> Key {
+        keys::message(peer, self.at(), &self.id)
+    }
+
     /// The write that puts it into the conversation with `peer`. The same message is the same row however often it
     /// comes.
     ///
     /// # Errors
     /// [`Error::Permanent`] where it cannot be sealed.
     pub fn write(&self, app: &App, peer: &PublicKey) -> Result<Write, Error> {
-        app.put_sealed(keys::message(peer, self.at(), &self.id), self, None)
+        app.put_sealed(self.key(peer), self, None)
     }
 }
 
@@ -64,16 +71,16 @@ pub fn incoming(trigger: &Trigger) -> Option<(PublicKey, StoredMessage)> {
         arrived_at: trigger.arrived_at,
         text: dm.text.clone(),
     };
-    dm.notice.is_none().then_some((dm.peer, message))
+    dm.fixed_answer.is_none().then_some((dm.peer, message))
 }
 
-/// A part of the reply to `dm`.
+/// A part of what the agent sends.
 #[must_use]
-pub fn outgoing(dm: &Dm, part: &ReplyPart) -> StoredMessage {
+pub fn outgoing(letter: &Letter, part: &ReplyPart) -> StoredMessage {
     StoredMessage {
         id: part.id,
         from_agent: true,
-        protocol: dm.protocol,
+        protocol: letter.protocol,
         created_at: part.created_at,
         arrived_at: part.created_at,
         text: part.text.clone(),
@@ -154,7 +161,7 @@ mod tests {
     use nostr::prelude::Keys;
 
     use super::*;
-    use crate::trigger::Tier;
+    use crate::trigger::{Dm, Tier};
 
     #[test]
     fn a_message_that_lies_in_two_rows_is_in_the_conversation_once() {
@@ -176,7 +183,7 @@ mod tests {
                 message_id: id(9),
                 created_at: Timestamp::from(9),
                 text: String::new(),
-                notice: None,
+                fixed_answer: None,
                 relay: None,
             }),
             tier: Tier::Admin,

@@ -8,11 +8,13 @@
 //!
 //! - [`handler`]: START HERE. The whole way, one call per step.
 //! - [`trigger`]: the payload's shape, and what starts a run; [`inbox`]: which events do; [`dm`]: opening and writing messages.
+//! - [`heed`]: who is answered; [`guests`]: how often those who are no admins.
 //! - [`record`]: the claim that makes it once, the saved reply, the outcome.
 //! - [`load`]: what the agent knows, as [`state`] from [`events`] and [`skill`]s; [`context`]: what the model sees of it.
 //! - [`snapshots`]: the same, written down for people.
+//! - [`notices`]: what the admin is told without asking; [`standby`]: when nobody is answered.
 //! - [`versions`]: new versions of soul, skills and adoption list.
-//! - [`run`]: the tool loop; [`publish`]: the reply's way out.
+//! - [`run`]: the tool loop; [`letter`]: to whom and how the answer goes; [`publish`]: its way out.
 //! - Ports: [`llm`], [`relay`], [`store`], [`tools`], [`queue`].
 //! - [`app`], [`environment`], [`config`], [`credentials`], [`aws`], [`clock`], [`logging`], [`error`]: what all share.
 
@@ -30,16 +32,20 @@ pub mod dm;
 pub mod environment;
 pub mod error;
 pub mod events;
+pub mod guests;
 pub mod handler;
 mod hash;
+pub mod heed;
 pub mod history;
 pub mod http;
 mod https;
 pub mod inbox;
 pub mod kinds;
+pub mod letter;
 pub mod llm;
 pub mod load;
 pub mod logging;
+pub mod notices;
 pub mod outcome;
 pub mod publish;
 pub mod queue;
@@ -50,6 +56,7 @@ pub mod secret;
 pub mod skill;
 pub mod snapshots;
 pub mod sqs;
+pub mod standby;
 pub mod state;
 pub mod store;
 pub mod sweep;

@@ -26,6 +26,11 @@ pub enum Outcome {
         /// The run.
         run: String,
     },
+    /// It is stored. Whether it is answered is decided when the standby is over.
+    Standby {
+        /// The run.
+        run: String,
+    },
     /// The agent's own message: kept in the conversation.
     Recorded,
     /// It starts nothing, and never will.

@@ -9,11 +9,12 @@ use nostr::prelude::{RelayUrl, Timestamp};
 
 use crate::app::App;
 use crate::dm::{self, ReplyPart, WriteError};
+use crate::letter::Letter;
 use crate::load;
 use crate::record::Delivery;
 use crate::relay::{Outgoing, PublishReport, Target, Trust, address};
 use crate::state::AgentState;
-use crate::trigger::{Dm, Protocol};
+use crate::trigger::Protocol;
 
 /// A longer reply is cut into several messages.
 pub const MAX_PART_BYTES: usize = 16_000;
@@ -27,25 +28,21 @@ const MAX_FOREIGN: usize = 4;
 /// The most relays of one of the agent's own lists that are used.
 const MAX_OWN: usize = 16;
 
-/// Signs the reply: one message, or several in order where the text is long.
+/// Signs what the agent sends: one message, or several in order where the text is long.
 ///
 /// # Errors
 /// [`WriteError`].
-pub fn sign(app: &App, dm: &Dm, text: &str, now: Timestamp) -> Result<Vec<ReplyPart>, WriteError> {
+pub fn sign(app: &App, letter: &Letter, text: &str, now: Timestamp) -> Result<Vec<ReplyPart>, WriteError> {
     // Clients order by time and then by id: a reply within the message's own second could stand above it.
-    let first = now.max(dm.created_at.min(now) + 1);
+    let first = letter.not_before.map_or(now, |at| now.max(at.min(now) + 1));
     let mut parts = parts_of(&dm::printable(text));
     if parts.is_empty() {
         parts.push("(an empty answer)".to_owned());
     }
-    parts
-        .into_iter()
-        .zip(0u64..)
-        .map(|(part, i)| dm::write(app.keys(), dm.peer, dm.protocol, dm.message_id, &part, first + i))
-        .collect()
+    parts.into_iter().zip(0u64..).map(|(part, i)| dm::write(app.keys(), letter, &part, first + i)).collect()
 }
 
-/// Where a reply goes.
+/// Where a letter goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// For the recipient.
@@ -65,25 +62,25 @@ impl Route {
     }
 }
 
-/// Where an answer to `dm` goes. A wrap goes to the recipient's 10050 relays alone; where it has none, to the relay that
+/// Where `letter` goes. A wrap goes to the recipient's 10050 relays alone; where it has none, to the relay that
 /// the message came from and to ours, and never to the public relays of its 10002, where it would show that the
 /// two talk and not arrive.
 #[must_use]
-pub fn route(app: &App, state: &AgentState, dm: &Dm) -> Route {
+pub fn route(app: &App, state: &AgentState, letter: &Letter) -> Route {
     let own = app.own_targets();
     let ours: Vec<RelayUrl> = load::read_targets(app, state).into_iter().map(|target| target.url).collect();
     let listed = |list: Vec<String>| address::usable(list.iter().map(String::as_str), &ours, MAX_FOREIGN);
-    let inbox = match dm.protocol {
-        Protocol::Nip17 => listed(state.inbox_relays(dm.peer)),
-        Protocol::Nip04 => listed(state.read_relays(dm.peer)),
+    let inbox = match letter.protocol {
+        Protocol::Nip17 => listed(state.inbox_relays(letter.peer)),
+        Protocol::Nip04 => listed(state.read_relays(letter.peer)),
     };
-    if dm.protocol == Protocol::Nip17 && inbox.is_empty() {
+    if letter.protocol == Protocol::Nip17 && inbox.is_empty() {
         tracing::info!(
-            "the recipient names no inbox relay: the reply goes where the message came from, and to ours"
+            "the recipient names no inbox relay: the message goes where the one it answers came from, and to ours"
         );
     }
-    let fallback = dm.relay.iter().map(|url| Target { url: url.clone(), trust: Trust::Own });
-    let to_peer = match dm.protocol {
+    let fallback = letter.relay.iter().map(|url| Target { url: url.clone(), trust: Trust::Own });
+    let to_peer = match letter.protocol {
         Protocol::Nip17 if !inbox.is_empty() => inbox.clone(),
         Protocol::Nip17 => distinct(fallback.chain(own.clone())),
         Protocol::Nip04 => distinct(inbox.iter().cloned().chain(own.clone())),

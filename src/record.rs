@@ -11,16 +11,17 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::due::due_rows;
-pub use self::due::{Due, due};
+pub use self::due::{Due, due, first_due};
 use crate::app::App;
 use crate::chat::Usage;
 use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::hash::{hex, sha256};
 use crate::history;
+use crate::letter::Letter;
 use crate::run::journal::Journal;
 use crate::store::{Change, Expect, Key, Range, Row, StoreError, Write, keys};
-use crate::trigger::{Dm, Tier, Trigger};
+use crate::trigger::{Tier, Trigger};
 
 /// The format of every value in the store; a binary reads its own and the one before.
 pub const FORMAT: u32 = 1;
@@ -55,6 +56,12 @@ pub struct RunRecord {
     /// removed together with this record.
     #[serde(default)]
     pub due_at: Option<u64>,
+    /// Whether it counts among the messages of guests: see [`crate::guests`].
+    #[serde(default)]
+    pub counted: bool,
+    /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
     /// When the trigger was first seen, Unix seconds.
     pub arrived_at: Timestamp,
     /// When the record was last written, Unix milliseconds.
@@ -76,10 +83,10 @@ pub struct RunRecord {
     /// Tokens, as far as providers told.
     #[serde(default)]
     pub usage: Usage,
-    /// What all answers cost, in micro-dollars: see [`Attempt::cost_micro_usd`].
+    /// What all attempts cost, in micro-dollars: see [`Attempt::cost_micro_usd`].
     #[serde(default)]
     pub cost_micro_usd: u64,
-    /// The models that were asked, in order, with what came of it; the first hundred.
+    /// The models that were asked, with what came of it; of failures that cost nothing the first hundred.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
     /// The ids of the reply's parts: kind 4 events or rumors.
@@ -112,8 +119,8 @@ pub struct Attempt {
     /// The tokens of its answer, as far as its provider told.
     #[serde(default)]
     pub usage: Usage,
-    /// What the answer cost, in micro-dollars, by the catalogue's prices: those of the dearest model where nobody knows
-    /// this one's, and of an estimate where the provider told no tokens.
+    /// What the answer, or what came of it, cost, in micro-dollars, by the catalogue's prices: those of the dearest model
+    /// where nobody knows this one's, and of an estimate where the provider told no tokens.
     #[serde(default)]
     pub cost_micro_usd: u64,
     /// How long it took, in milliseconds; `None` where the answer of an earlier attempt at the run was taken.
@@ -183,6 +190,8 @@ pub enum Claimed {
     Finished(RunRecord),
     /// Another worker has it.
     Busy(RunRecord),
+    /// It came in standby, and is not to be worked yet.
+    Held(RunRecord),
 }
 
 /// Claims a trigger: from this write on it is durable, and ours until the lease runs out. The trigger itself and its
@@ -214,6 +223,9 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
         if found.status.is_final() {
             return Ok(Claimed::Finished(found));
         }
+        if found.held {
+            return Ok(Claimed::Held(found));
+        }
         if found.lease_until_ms > app.clock.now_ms() {
             return Ok(Claimed::Busy(found));
         }
@@ -229,15 +241,28 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
 /// # Errors
 /// As [`claim`].
 pub async fn store(app: &App, trigger: &Trigger, due_at: u64) -> Result<RunRecord, Error> {
-    let record = RunRecord { due_at: Some(due_at), ..RunRecord::waiting(app, trigger)? };
-    let mut writes = vec![put_record(&record, Expect::Absent)?];
-    writes.extend(due_rows(&record, None)?);
-    writes.extend(trigger_rows(app, trigger, &record)?);
+    let (record, writes) = storing(app, trigger, due_at)?;
     match app.store.write(&writes).await {
         Ok(()) => Ok(record),
         Err(StoreError::Conflict { current: Some(row), .. }) => read_clear(&row),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The writes that [`store`] makes, for whoever has more to write in the same call.
+///
+/// # Errors
+/// As [`claim`], without asking the store.
+pub fn stored(app: &App, trigger: &Trigger, due_at: u64) -> Result<Vec<Write>, Error> {
+    Ok(storing(app, trigger, due_at)?.1)
+}
+
+fn storing(app: &App, trigger: &Trigger, due_at: u64) -> Result<(RunRecord, Vec<Write>), Error> {
+    let record = RunRecord { due_at: Some(due_at), ..RunRecord::waiting(app, trigger)? };
+    let mut writes = vec![put_record(&record, Expect::Absent)?];
+    writes.extend(due_rows(&record, None)?);
+    writes.extend(trigger_rows(app, trigger, &record)?);
+    Ok((record, writes))
 }
 
 /// The trigger and its message in the conversation.
@@ -251,7 +276,7 @@ impl RunRecord {
     /// A record of a trigger that nobody works on yet.
     fn waiting(app: &App, trigger: &Trigger) -> Result<Self, Error> {
         let record = Self::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?;
-        Ok(Self { status: Status::Running, tainted: trigger.tainted, ..record })
+        Ok(Self { status: Status::Running, tainted: trigger.tainted, held: app.config.standby, ..record })
     }
 
     /// Notes how long a step took.
@@ -279,6 +304,8 @@ impl RunRecord {
             attempt: 0,
             lease_until_ms: 0,
             due_at: None,
+            counted: false,
+            held: false,
             arrived_at,
             updated_at_ms: app.clock.now_ms(),
             expires_at: app.claim_expiry(created_at),
@@ -314,19 +341,65 @@ impl Claim {
     /// Writes `record` in the place of ours and `more` rows, if the run is still ours. Until then ours stays as it was:
     /// it never tells of what was not written.
     async fn save(&mut self, app: &App, record: RunRecord, more: Vec<Write>) -> Result<(), Error> {
+        if self.try_save(app, record, more).await? { Ok(()) } else { Err(Error::TakenOver) }
+    }
+
+    /// The same; false where the run is still ours and another of the rows is not as expected.
+    async fn try_save(&mut self, app: &App, record: RunRecord, more: Vec<Write>) -> Result<bool, Error> {
         let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
         writes.extend(due_rows(&record, self.record.due_at)?);
         writes.extend(more);
         match app.store.write(&writes).await {
             Ok(()) => {}
+            // Two runs may have written a counter alike: only of its record a run knows what it wrote.
+            Err(StoreError::Conflict { key, .. }) if key != keys::record(&record.run_id) => return Ok(false),
             // A write whose answer was lost and that was tried again.
             Err(StoreError::Conflict { current: Some(row), .. }) if is_written(&writes, &row) => {}
             Err(error) => return Err(error.into()),
         }
         self.record = record;
         self.version = self.version.saturating_add(1);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Notes that the sender will be answered, with its tier in record and trigger, together with the counters that say so.
+    /// False where one of
+    /// them was changed since it was read: then nothing was written.
+    ///
+    /// # Errors
+    /// As [`Claim::finish`].
+    pub(crate) async fn admit(
+        &mut self,
+        app: &App,
+        trigger: &Trigger,
+        mut counters: Vec<Write>,
+    ) -> Result<bool, Error> {
+        let (tier, tainted) = (trigger.tier, trigger.tainted);
+        let record = RunRecord { tier, tainted, counted: true, ..self.record.clone() };
+        counters.push(app.put_sealed(keys::trigger(&record.run_id), trigger, record.expires_at)?);
+        self.try_save(app, record, counters).await
+    }
+
+    /// Records that the sender, of `tier`, is not answered: the run is over. False as in [`Claim::admit`].
+    ///
+    /// # Errors
+    /// As [`Claim::finish`].
+    pub(crate) async fn turn_away(
+        &mut self,
+        app: &App,
+        tier: Tier,
+        reason: &str,
+        more: Vec<Write>,
+    ) -> Result<bool, Error> {
+        let record = RunRecord {
+            tier,
+            status: Status::Dropped,
+            due_at: None,
+            reason: Some(reason.to_owned()),
+            ..self.record.clone()
+        };
+        self.try_save(app, record, more).await
     }
 
     /// Records that the reply was accepted: the run is over.
@@ -374,7 +447,7 @@ impl Claim {
     ///
     /// # Errors
     /// As [`Claim::finish`]; [`Error::Permanent`] where a part cannot be sealed.
-    pub async fn save_reply(&mut self, app: &App, dm: &Dm, parts: &[ReplyPart]) -> Result<(), Error> {
+    pub async fn save_reply(&mut self, app: &App, letter: &Letter, parts: &[ReplyPart]) -> Result<(), Error> {
         let record = RunRecord {
             status: Status::Replying,
             reply_ids: parts.iter().map(|part| part.id).collect(),
@@ -383,7 +456,7 @@ impl Claim {
         let mut writes = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             writes.push(app.put_sealed(keys::reply(&self.record.run_id, i), part, self.record.expires_at)?);
-            writes.push(history::outgoing(dm, part).write(app, &dm.peer)?);
+            writes.push(history::outgoing(letter, part).write(app, &letter.peer)?);
         }
         self.save(app, record, writes).await
     }
@@ -439,6 +512,23 @@ pub async fn drop_event(
         ..RunRecord::new(app, &dm_trigger_id(event), Tier::Stranger, created_at, app.clock.now())?
     };
     match app.store.write(&[put_record(&record, Expect::Absent)?]).await {
+        Ok(()) | Err(StoreError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Records that a message is not answered, and keeps it in the conversation. A run that is there already stays as it is.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable.
+pub(crate) async fn refuse(app: &App, trigger: &Trigger, reason: &str) -> Result<(), Error> {
+    let record = RunRecord {
+        reason: Some(reason.to_owned()),
+        ..RunRecord::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?
+    };
+    let mut writes = vec![put_record(&record, Expect::Absent)?];
+    writes.extend(history::incoming(trigger).map(|(peer, message)| message.write(app, &peer)).transpose()?);
+    match app.store.write(&writes).await {
         Ok(()) | Err(StoreError::Conflict { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }

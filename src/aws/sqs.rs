@@ -70,6 +70,17 @@ impl Sqs {
     }
 }
 
+impl Sqs {
+    /// Sends a message with this body.
+    ///
+    /// # Errors
+    /// [`QueueError`] where it was not taken.
+    pub async fn send(&self, body: String) -> Result<(), QueueError> {
+        let call = self.client.send_message().queue_url(&self.url).message_body(body);
+        call.send().await.map(drop).map_err(|error| QueueError(explain("SQS", error)))
+    }
+}
+
 #[async_trait]
 impl Queue for Sqs {
     /// A longer delay than SQS knows is cut to 15 minutes; parts of a second count as a whole one.

@@ -1,5 +1,6 @@
 //! The command line: one file per command.
 
+mod bridge;
 pub mod context;
 mod demo;
 mod invoke;
@@ -8,6 +9,8 @@ mod output;
 pub mod publish;
 pub mod sandbox;
 pub mod seed;
+mod serve;
+mod signals;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -56,6 +59,15 @@ enum Command {
     /// may be tags, such as ["trigger","dm","admin"], or an event in JSON. Skills that the adoption list does not name
     /// are appended to it.
     Publish(publish::Request),
+    /// Runs the whole agent on this machine: a tick every minute, a listener in between, and the HTTP API on loopback.
+    ///
+    /// Configured as the function is, by DIDACTYL_NSEC and the other variables. Ends at Ctrl-C.
+    Serve(serve::Request),
+    /// Holds connections to relays for an agent that does not run, and pushes what is addressed to it. Needs no secret key.
+    ///
+    /// Pushes to the agent's URL with the token in DIDACTYL_BRIDGE_TOKEN, or to its SQS queue with the credentials of the
+    /// usual AWS variables. What it misses, the agent's sweep finds. Ends at Ctrl-C.
+    Bridge(bridge::Request),
 }
 
 /// What a command that runs the agent takes in the place of variables.
@@ -98,6 +110,10 @@ impl Cli {
             Command::Models => models::run(&|name| std::env::var(name).ok(), &mut out),
             Command::Publish(request) => {
                 publish::run(&request, &|name| std::env::var(name).ok(), &mut out).await
+            }
+            Command::Serve(request) => serve::run(&request, &mut out).await,
+            Command::Bridge(request) => {
+                bridge::run(&request, &|name| std::env::var(name).ok(), &mut std::io::stderr()).await
             }
         };
         match result {

@@ -10,6 +10,7 @@ use super::{ApiToken, Scope, StoreChoice};
 use crate::hash::sha256;
 use crate::llm::catalogue::{Chain, ChainError, Custom, Providers};
 use crate::relay::address;
+use crate::trigger::Tier;
 
 /// A claim outlives its message; of a longer age the stores could not express when it ends.
 const LONGEST_MAX_AGE: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
@@ -38,17 +39,9 @@ pub(super) fn admins(text: &str) -> Result<Vec<PublicKey>, String> {
         if word.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("nsec")) {
             return Err(format!("entry {} is a secret key: give the admin's npub", i + 1));
         }
-        let key = PublicKey::parse(word)
-            .or_else(|_| Nip19Profile::from_bech32(word).map(|profile| profile.public_key))
-            .ok()
-            // The crate reads the first 64 digits of a longer text.
-            .filter(|_| {
-                word.len() == 64 || ["npub", "nprofile", "nostr:"].iter().any(|p| word.starts_with(p))
-            })
-            .filter(|key| key.xonly().is_ok())
-            .ok_or_else(|| {
-                format!("entry {} is not a public key: give an npub, nprofile or 64 hex digits", i + 1)
-            })?;
+        let key = public_key(word).ok_or_else(|| {
+            format!("entry {} is not a public key: give an npub, nprofile or 64 hex digits", i + 1)
+        })?;
         if !admins.contains(&key) {
             admins.push(key);
         }
@@ -56,7 +49,22 @@ pub(super) fn admins(text: &str) -> Result<Vec<PublicKey>, String> {
     if admins.is_empty() { Err("names no key".to_owned()) } else { Ok(admins) }
 }
 
-pub(super) fn relays(text: &str) -> Result<Vec<RelayUrl>, String> {
+/// An npub, nprofile or hex key.
+#[must_use]
+pub fn public_key(text: &str) -> Option<PublicKey> {
+    PublicKey::parse(text)
+        .or_else(|_| Nip19Profile::from_bech32(text).map(|profile| profile.public_key))
+        .ok()
+        // The crate reads the first 64 digits of a longer text.
+        .filter(|_| text.len() == 64 || ["npub", "nprofile", "nostr:"].iter().any(|p| text.starts_with(p)))
+        .filter(|key| key.xonly().is_ok())
+}
+
+/// Relays with commas or spaces between, normalised, each once.
+///
+/// # Errors
+/// What is wrong, half a sentence.
+pub fn relays(text: &str) -> Result<Vec<RelayUrl>, String> {
     let mut relays = BTreeSet::new();
     let mut ordered = Vec::new();
     for (i, word) in list(text).enumerate() {
@@ -122,6 +130,33 @@ pub(super) fn age(text: &str) -> Result<Option<Duration>, String> {
         return Err("is longer than 36500 days: give 0 for any age".to_owned());
     }
     Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+}
+
+/// The lowest tier that is answered.
+pub(super) fn senders(text: &str) -> Result<Tier, String> {
+    match text {
+        "admin" => Ok(Tier::Admin),
+        "wot" => Ok(Tier::Wot),
+        "all" => Ok(Tier::Stranger),
+        _ => Err("names nobody who could be answered: give admin, wot or all".to_owned()),
+    }
+}
+
+pub(super) fn per_hour(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (0..=10_000).contains(number));
+    number.ok_or_else(|| "is not a whole number from 0 to 10000".to_owned())
+}
+
+/// Seconds; 0 is not at all. A function of Lambda's lives for a quarter of an hour at the most.
+pub(super) fn listen(text: &str) -> Result<Option<Duration>, String> {
+    let seconds: Option<u64> = text.parse().ok().filter(|seconds| *seconds <= 900);
+    let seconds = seconds.ok_or("is not a whole number of seconds from 0 to 900")?;
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+}
+
+/// `true` or `false`.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    text.to_ascii_lowercase().parse().map_err(|_| "is neither true nor false".to_owned())
 }
 
 pub(super) fn turns(text: &str) -> Result<u32, String> {

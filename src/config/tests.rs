@@ -20,7 +20,7 @@ fn good() -> BTreeMap<&'static str, String> {
         ("DIDACTYL_NSEC", KEY_12),
         ("DIDACTYL_ADMIN", ADMIN),
         ("DIDACTYL_RELAYS", "wss://in.test"),
-        ("DIDACTYL_LLM", "openai/gpt-5-mini"),
+        ("DIDACTYL_LLM", "openai/gpt-6-luna"),
         ("OPENAI_API_KEY", "sk-test"),
     ]
     .map(|(name, value)| (name, value.to_owned()))
@@ -101,13 +101,25 @@ fn the_turns_of_a_run_are_limited_by_a_number() {
 }
 
 #[test]
+fn a_tick_listens_for_seconds_or_not_at_all() {
+    let listen = |text| with("DIDACTYL_LISTEN_SECONDS", text).unwrap().listen;
+    assert_eq!([listen("0"), listen(""), listen("55")], [None, None, Some(Duration::from_secs(55))]);
+    for text in ["901", "-1", "1m", "5.5"] {
+        assert_eq!(
+            fault("DIDACTYL_LISTEN_SECONDS", text),
+            "DIDACTYL_LISTEN_SECONDS is not a whole number of seconds from 0 to 900"
+        );
+    }
+}
+
+#[test]
 fn all_faults_are_reported_together() {
     let vars = [
         ("DIDACTYL_NSEC", "nsec1"),
         ("DIDACTYL_ADMIN", "npub1"),
         ("DIDACTYL_RELAYS", "https://in.test"),
         ("DIDACTYL_STORE", "redis:x"),
-        ("DIDACTYL_LLM", "openai/gpt-5-mini"),
+        ("DIDACTYL_LLM", "openai/gpt-6-luna"),
         ("DIDACTYL_API_TOKEN", "short"),
         ("DIDACTYL_MAX_AGE", "soon"),
     ];

@@ -18,8 +18,7 @@ pub(crate) fn layer1<'a>(
     trigger: &Trigger,
     warnings: &mut Vec<String>,
 ) -> Vec<Fired<'a>> {
-    let is_older_generation = state.skills.iter().all(|skill| skill.triggers.is_empty());
-    if is_older_generation && !state.skills.is_empty() && is_admin_dm(trigger) {
+    if state.lacks_triggers() && is_admin_dm(trigger) {
         warnings.push(
             "no adopted skill has a trigger that can be read, so all of them speak in the admin's DMs; \
              give each skill a trigger tag"

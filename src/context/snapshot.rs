@@ -36,7 +36,8 @@ impl Phase {
             | Source::Cron(_)
             | Source::Subscription(_)
             | Source::Webhook(_)
-            | Source::Chain(_) => Self::Dm,
+            | Source::Chain(_)
+            | Source::Notice(_) => Self::Dm,
         }
     }
 
@@ -91,6 +92,18 @@ fn numbered(number: usize, message: &Message) -> String {
         // On lines of its own a name could forge the bullet of its arguments.
         bullet(&mut out, 2, "name", &one_line(&call.name));
         bullet(&mut out, 4, "arguments", &call.arguments);
+    }
+    out
+}
+
+/// Why a model did not answer: in our words, and in those of its provider, where it had any.
+#[must_use]
+pub fn failure(model: &str, reason: &str, words: &str) -> String {
+    let mut out = String::from("**The model did not answer**\n\n");
+    bullet(&mut out, 0, "model", &one_line(model));
+    bullet(&mut out, 0, "reason", &one_line(reason));
+    if !words.is_empty() {
+        bullet(&mut out, 0, "its provider's words", words);
     }
     out
 }

@@ -34,6 +34,23 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// The status.
+    #[must_use]
+    pub fn status_code(&self) -> u16 {
+        self.status_code
+    }
+
+    /// Names and values of headers.
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.headers.iter().map(|(name, value)| (*name, value.as_str()))
+    }
+
+    /// The body: JSON.
+    #[must_use]
+    pub fn body(&self) -> &str {
+        &self.body
+    }
+
     fn new(status_code: u16, body: &Value) -> Self {
         let headers = BTreeMap::from([("content-type", "application/json".to_owned())]);
         Self { status_code, headers, body: body.to_string(), is_base64_encoded: false, cookies: Vec::new() }
@@ -138,7 +155,8 @@ async fn bridge(app: &App, request: &Request, deadline: Deadline) -> Answer {
     };
     let results = handler::accept(app, events, deadline).await;
     let retry = results.iter().any(wants_retry);
-    let queued = results.iter().any(|result| matches!(result, Ok(Outcome::Queued { .. })));
+    let queued =
+        results.iter().any(|result| matches!(result, Ok(Outcome::Queued { .. } | Outcome::Standby { .. })));
     let body = json!({"success": !retry, "results": told(results)});
     match (retry, queued) {
         (true, _) => Answer::new(503, &body).with_header("retry-after", "30"),

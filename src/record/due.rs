@@ -3,10 +3,10 @@
 
 use serde::Serialize;
 
-use super::{FORMAT, RunRecord, put_record, read_clear, to_json};
+use super::{FORMAT, RunRecord, Status, put_record, read_clear, to_json};
 use crate::app::App;
 use crate::error::Error;
-use crate::store::{Expect, Key, Row, Write, keys};
+use crate::store::{Expect, Key, Range, Row, StoreError, Write, keys};
 use crate::trigger::Trigger;
 
 /// Where a run was due `before`, its row moves to where the record says now.
@@ -39,18 +39,52 @@ pub struct Due {
     version: u64,
 }
 
-/// The runs that due rows speak of, as far as they are due by now and nobody has them. A row that speaks of nothing any
-/// more is removed.
+/// The most due runs that are taken up at once.
+const MAX_DUE: usize = 50;
+
+/// The most due rows that are looked at for them.
+const MAX_LOOKED_AT: usize = 1000;
+
+/// The first due rows, for [`due`].
+#[must_use]
+pub fn first_due() -> Range {
+    Range { limit: Some(MAX_DUE), ..Range::whole(keys::DUE_PARTITION) }
+}
+
+/// The runs that are due by `by` (Unix seconds) and that nobody has, the earliest first. `rows` are those of [`first_due`]; rows that
+/// cannot be taken up hide none behind them. A row that speaks of nothing any more is removed.
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable.
-pub async fn due(app: &App, rows: &[Row]) -> Result<Vec<Due>, Error> {
+pub async fn due(app: &App, rows: &[Row], by: u64) -> Result<Vec<Due>, Error> {
+    let mut runs = take_up(app, rows, by).await?;
+    let is_full = rows.len() >= MAX_DUE && rows.last().is_some_and(|row| is_due(row, by).is_some());
+    if is_full && runs.len() < MAX_DUE {
+        let more = Range { limit: Some(MAX_LOOKED_AT), ..first_due() };
+        let more = app.store.list(&more).await?;
+        let known = |row: &&Row| !rows.iter().any(|known| known.key == row.key);
+        let more: Vec<Row> = more.iter().filter(known).cloned().collect();
+        for rows in more.chunks(MAX_DUE) {
+            if runs.len() >= MAX_DUE {
+                break;
+            }
+            runs.extend(take_up(app, rows, by).await?);
+        }
+        runs.truncate(MAX_DUE);
+    }
+    Ok(runs)
+}
+
+/// When a row is due and its run, if that is by `by`.
+fn is_due(row: &Row, by: u64) -> Option<(u64, &str)> {
+    keys::due_place(&row.key).filter(|(at, _)| *at <= by)
+}
+
+/// Of these rows' runs those that somebody should work.
+async fn take_up(app: &App, rows: &[Row], by: u64) -> Result<Vec<Due>, Error> {
     let now_ms = app.clock.now_ms();
-    let due: Vec<(&Key, u64, &str)> = rows
-        .iter()
-        .filter_map(|row| keys::due_place(&row.key).map(|(at, run)| (&row.key, at, run)))
-        .filter(|(_, at, _)| *at <= now_ms / 1000)
-        .collect();
+    let due: Vec<(&Key, u64, &str)> =
+        rows.iter().filter_map(|row| is_due(row, by).map(|(at, run)| (&row.key, at, run))).collect();
     if due.is_empty() {
         return Ok(Vec::new());
     }
@@ -65,14 +99,14 @@ pub async fn due(app: &App, rows: &[Row]) -> Result<Vec<Due>, Error> {
             (Ok(Some((record, _))), _) if record.status.is_final() || record.due_at != Some(at) => {
                 stale.push(Write::delete(key.clone(), Expect::Anything));
             }
-            (Ok(Some((record, version))), Some(row)) if record.lease_until_ms <= now_ms => {
-                match app.open_sealed(row) {
-                    Ok(trigger) => runs.push(Due { record, trigger, version }),
-                    Err(error) => tracing::error!(run.id = %run, %error, "a due run is passed over"),
-                }
-            }
-            (Ok(Some(_)), Some(_)) => {}
-            (Ok(_), _) => stale.push(Write::delete(key.clone(), Expect::Anything)),
+            // Somebody has it.
+            (Ok(Some((record, _))), _) if record.lease_until_ms > now_ms => {}
+            (Ok(Some((record, version))), Some(row)) => match app.open_sealed(row) {
+                Ok(trigger) => runs.push(Due { record, trigger, version }),
+                Err(error) => tracing::error!(run.id = %run, %error, "a due run is passed over"),
+            },
+            (Ok(Some((record, version))), None) => give_up(app, record, version).await?,
+            (Ok(None), _) => stale.push(Write::delete(key.clone(), Expect::Anything)),
             // Of a newer format: it is a newer binary's.
             (Err(error), _) => tracing::warn!(run.id = %run, %error, "a due run is passed over"),
         }
@@ -83,15 +117,44 @@ pub async fn due(app: &App, rows: &[Row]) -> Result<Vec<Due>, Error> {
     Ok(runs)
 }
 
+/// Ends a run whose trigger is gone: nobody can work it, and its record says so.
+async fn give_up(app: &App, found: RunRecord, version: u64) -> Result<(), Error> {
+    tracing::error!(run.id = %found.run_id, "a run is given up: its trigger is gone from the store");
+    let record = RunRecord {
+        status: Status::Dropped,
+        due_at: None,
+        updated_at_ms: app.clock.now_ms(),
+        reason: Some("its trigger is gone from the store".to_owned()),
+        ..found.clone()
+    };
+    let mut writes = vec![put_record(&record, Expect::Version(version))?];
+    writes.extend(due_rows(&record, found.due_at)?);
+    match app.store.write(&writes).await {
+        // Somebody else was faster.
+        Ok(()) | Err(StoreError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 impl Due {
     /// Moves the run to a later time, if it is still as it was found: somebody was asked to work it.
     ///
     /// # Errors
     /// [`Error::TakenOver`] where somebody has it; [`Error::Transient`] where the store is unavailable.
-    pub async fn postpone(&self, app: &App, due_at: u64) -> Result<(), Error> {
+    pub async fn postpone(&mut self, app: &App, due_at: u64) -> Result<(), Error> {
         let record = RunRecord { due_at: Some(due_at), ..self.record.clone() };
+        self.save(app, record).await
+    }
+
+    /// Writes `record` in the place of the one that was found, if that is still there.
+    ///
+    /// # Errors
+    /// As [`Due::postpone`].
+    pub async fn save(&mut self, app: &App, record: RunRecord) -> Result<(), Error> {
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
         writes.extend(due_rows(&record, self.record.due_at)?);
-        Ok(app.store.write(&writes).await?)
+        app.store.write(&writes).await?;
+        (self.record, self.version) = (record, self.version.saturating_add(1));
+        Ok(())
     }
 }

@@ -26,20 +26,20 @@ const READ_BUFFER_BYTES: usize = 16 * 1024;
 
 /// What all connections share.
 pub(crate) struct Dialer {
-    keys: Keys,
+    keys: Option<Keys>,
     limits: Limits,
     tls: Result<Connector, rustls::Error>,
 }
 
 impl Dialer {
-    /// A dialer that authenticates as `keys` where a relay of our own asks.
-    pub(crate) fn new(keys: Keys, limits: Limits) -> Self {
+    /// A dialer that authenticates as `keys`, if there are any, where a relay of our own asks.
+    pub(crate) fn new(keys: Option<Keys>, limits: Limits) -> Self {
         Self { keys, limits, tls: https::tls().map(|config| Connector::Rustls(Arc::new(config))) }
     }
 
     /// What the agent signs with.
-    pub(crate) fn keys(&self) -> &Keys {
-        &self.keys
+    pub(crate) fn keys(&self) -> Option<&Keys> {
+        self.keys.as_ref()
     }
 
     /// The limits it keeps.

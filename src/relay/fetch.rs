@@ -7,10 +7,10 @@ use std::time::Duration;
 use nostr::prelude::{ClientMessage, Event, EventId, Filter, MatchEventOptions, SubscriptionId};
 use tokio::time::Instant;
 
-use super::RelayError;
 use super::frame::{Frame, asks_for_auth, refusal, says_bad_request, says_too_much};
 use super::pool::Exchange;
 use super::websocket::Connection;
+use super::{RelayError, Unopened};
 
 /// How long a relay that counts too many subscriptions is given to notice that others were closed.
 const CROWDED_PAUSE: Duration = Duration::from_millis(250);
@@ -80,6 +80,8 @@ pub(crate) struct Read<'a> {
     until: Instant,
     taken: HashSet<EventId>,
     skipped: usize,
+    unread: usize,
+    unopened: Vec<(usize, Unopened)>,
 }
 
 /// Why a subscription ended early.
@@ -101,7 +103,16 @@ impl<'a> Read<'a> {
     /// Asks for `filters`; takes at most `max_events` into `sink`.
     pub(crate) fn new(filters: &'a [Filter], sink: Sink<'a>, max_events: usize, until: Instant) -> Self {
         let questions = filters.iter().map(|filter| (filter, false)).collect();
-        Self { questions, sink, max_events, until, taken: HashSet::new(), skipped: 0 }
+        Self {
+            questions,
+            sink,
+            max_events,
+            until,
+            taken: HashSet::new(),
+            skipped: 0,
+            unread: 0,
+            unopened: Vec::new(),
+        }
     }
 
     /// Events taken from this relay.
@@ -114,11 +125,16 @@ impl<'a> Read<'a> {
         self.skipped
     }
 
-    /// The events, where it took them as they came.
-    pub(crate) fn into_events(self) -> Vec<Event> {
+    /// Those of them that were too large or malformed.
+    pub(crate) fn unread(&self) -> usize {
+        self.unread
+    }
+
+    /// The events, where it took them as they came, and what came between them and was not opened.
+    pub(crate) fn into_events(self) -> (Vec<Event>, Vec<(usize, Unopened)>) {
         match self.sink {
-            Sink::AsTheyCome(events) => events,
-            Sink::Verified(_) => Vec::new(),
+            Sink::AsTheyCome(events) => (events, self.unopened),
+            Sink::Verified(_) => (Vec::new(), self.unopened),
         }
     }
 
@@ -155,15 +171,12 @@ impl<'a> Read<'a> {
             match connection.next(self.until).await? {
                 Frame::Event { subscription, event } => {
                     self.make_room()?;
-                    let event = event.filter(|_| subscription == id.as_str());
-                    if !event.is_some_and(|event| self.take(*event)) {
+                    if subscription != id.as_str() || !self.take(*event) {
                         self.skipped = self.skipped.saturating_add(1);
                     }
                 }
-                Frame::TooLarge(_) | Frame::Unreadable => {
-                    self.make_room()?;
-                    self.skipped = self.skipped.saturating_add(1);
-                }
+                Frame::TooLarge { event, .. } | Frame::Malformed(event) => self.pass_over(event)?,
+                Frame::Unreadable => self.pass_over(None)?,
                 Frame::Eose(subscription) if subscription == id.as_str() => {
                     self.unsubscribe(connection, id).await;
                     return Ok(());
@@ -197,6 +210,17 @@ impl<'a> Read<'a> {
     /// Closes a subscription that has its answer; a connection that breaks now is found out at its next use.
     async fn unsubscribe(&self, connection: &mut Connection, id: SubscriptionId) {
         let _ = connection.send(&ClientMessage::close(id), self.until).await;
+    }
+
+    /// Counts what is not opened.
+    fn pass_over(&mut self, event: Option<Unopened>) -> Result<(), RelayError> {
+        self.make_room()?;
+        self.skipped = self.skipped.saturating_add(1);
+        self.unread = self.unread.saturating_add(1);
+        if let (Sink::AsTheyCome(events), Some(event)) = (&self.sink, event) {
+            self.unopened.push((events.len(), event));
+        }
+        Ok(())
     }
 
     /// Junk counts too: to look at it costs the same.

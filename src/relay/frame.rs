@@ -6,7 +6,7 @@
 use nostr::prelude::{Event, EventId, MachineReadablePrefix};
 use serde_json::value::RawValue;
 
-use super::RelayError;
+use super::{RelayError, Unopened};
 
 /// The most characters of a relay's words that are kept.
 const MAX_WORDS: usize = 120;
@@ -17,15 +17,22 @@ const MAX_CHALLENGE_BYTES: usize = 1024;
 /// One frame from a relay (NIP-01, NIP-42), as far as a client that reads and publishes needs it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// An event for a subscription, not verified yet; `None` where it is malformed.
+    /// An event for a subscription, not verified yet.
     Event {
         /// The subscription it is for.
         subscription: String,
         /// The event.
-        event: Option<Box<Event>>,
+        event: Box<Event>,
     },
-    /// A frame of this many bytes, more than an event may have.
-    TooLarge(usize),
+    /// An event that cannot be read as one, with what can be told of it.
+    Malformed(Option<Unopened>),
+    /// A frame with more bytes than an event may have.
+    TooLarge {
+        /// How many.
+        bytes: usize,
+        /// What can be told of the event in it.
+        event: Option<Unopened>,
+    },
     /// End of stored events.
     Eose(String),
     /// The relay ended a subscription.
@@ -53,10 +60,12 @@ pub(crate) enum Frame {
 }
 
 impl Frame {
-    /// Reads a frame; never fails. One of more than `max_bytes` is not looked into.
+    /// Reads a frame; never fails. Of one of more than `max_bytes` only which event it is is looked for.
     pub(crate) fn parse(text: &str, max_bytes: usize) -> Self {
         if text.len() > max_bytes {
-            return Self::TooLarge(text.len());
+            let parts: Vec<&RawValue> = serde_json::from_str(text).unwrap_or_default();
+            let event = parts.get(2).and_then(|event| glimpse(event.get()));
+            return Self::TooLarge { bytes: text.len(), event };
         }
         Self::try_parse(text).unwrap_or(Self::Unreadable)
     }
@@ -67,8 +76,11 @@ impl Frame {
         let string = |index: usize| raw(index).and_then(|part| serde_json::from_str::<String>(part).ok());
         Some(match string(0)?.as_str() {
             "EVENT" => {
-                let event = Event::from_json(raw(2)?).ok().map(Box::new);
-                Self::Event { subscription: string(1)?, event }
+                let subscription = string(1)?;
+                match Event::from_json(raw(2)?) {
+                    Ok(event) => Self::Event { subscription, event: Box::new(event) },
+                    Err(_) => Self::Malformed(glimpse(raw(2)?)),
+                }
             }
             "EOSE" => Self::Eose(string(1)?),
             "CLOSED" => {
@@ -84,6 +96,11 @@ impl Frame {
             _ => return None,
         })
     }
+}
+
+/// What can be told of an event that is not read as one.
+fn glimpse(json: &str) -> Option<Unopened> {
+    serde_json::from_str(json).ok()
 }
 
 /// A relay's words as one short line: no control or direction characters, at most 120 characters.
@@ -149,6 +166,11 @@ mod tests {
             r#"["OK","abc",true,""]"#.to_owned(),
             r#"["NOTICE",7]"#.to_owned(),
             r#"["EVENT","s",{"kind":"31120"}]"#.to_owned(),
+            format!(r#"["EVENT","s",{{"id":"{id}","pubkey":"{id}","created_at":7,"kind":4,"tags":null}}]"#),
+            format!(
+                r#"["EVENT","s",{{"content":"{}","id":"{id}","pubkey":"{id}","created_at":7,"kind":4}}]"#,
+                "x".repeat(4001)
+            ),
             r#"["EVENT",{}]"#.to_owned(),
             r#"["AUTH","c1"]"#.to_owned(),
             format!(r#"["AUTH","{}"]"#, "c".repeat(2000)),
@@ -166,13 +188,15 @@ mod tests {
         Ok { id: EventId(0000000000000000000000000000000000000000000000000000000000000000), accepted: false, reason: "x" }
         Unreadable
         Unreadable
-        Event { subscription: "s", event: None }
+        Malformed(None)
+        Malformed(Some(Unopened { id: EventId(0000000000000000000000000000000000000000000000000000000000000000), pubkey: PublicKey(0000000000000000000000000000000000000000000000000000000000000000), created_at: Timestamp(7), kind: Kind(4) }))
+        TooLarge { bytes: 1, event: None }
         Unreadable
         Auth("c1")
         Unreadable
         Unreadable
         Unreadable
-        TooLarge(4001)
+        TooLarge { bytes: 4001, event: None }
         "#);
     }
 

@@ -7,6 +7,7 @@ pub mod address;
 mod dial;
 mod fetch;
 mod frame;
+pub mod listen;
 pub mod pool;
 mod publish;
 mod websocket;
@@ -14,8 +15,11 @@ mod websocket;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nostr::prelude::{Event, Filter, RelayUrl};
+use nostr::prelude::{Event, EventId, Filter, Kind, PublicKey, RelayUrl, Timestamp};
+use serde::Deserialize;
 use tokio::time::Instant;
+
+use self::listen::Ear;
 
 /// A relay to talk to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -58,8 +62,24 @@ pub struct Page {
     /// Events that match one of the filters, in the order in which they came. Neither id nor signature was looked at: an
     /// event that is known already need not cost that again.
     pub events: Vec<Event>,
+    /// What came between them and was not opened, each with the number of events before it.
+    pub unopened: Vec<(usize, Unopened)>,
     /// What the relay did.
     pub report: FetchReport,
+}
+
+/// What is told of an event that was not opened: it is too large, or not an event in all its parts. Nothing of it is
+/// verified.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Unopened {
+    /// Its id.
+    pub id: EventId,
+    /// Who is said to have written it.
+    pub pubkey: PublicKey,
+    /// When.
+    pub created_at: Timestamp,
+    /// What it is.
+    pub kind: Kind,
 }
 
 /// What one relay did in a read.
@@ -73,6 +93,8 @@ pub struct FetchReport {
     pub events: usize,
     /// Frames and events passed over: forged, malformed, beside the filter, too large.
     pub skipped: usize,
+    /// Those of them that were too large or malformed: they may have been what was asked for.
+    pub unread: usize,
     /// How long it took.
     pub took: Duration,
 }
@@ -140,6 +162,19 @@ pub trait Relays: Send + Sync {
 
     /// Asks one relay for one answer to `filters`, until its end of stored events or `until`.
     async fn page(&self, target: &Target, filters: &[Filter], until: Instant) -> Page;
+
+    /// Keeps one subscription to `filters` open on one relay and hands on what it tells, until `until` or until nobody
+    /// hears it.
+    ///
+    /// # Errors
+    /// Why it ended before.
+    async fn subscribe(
+        &self,
+        target: &Target,
+        filters: &[Filter],
+        ear: &Ear,
+        until: Instant,
+    ) -> Result<(), RelayError>;
 
     /// Sends each event to its targets, all at once; the outer order is that of `outgoing`, the inner one that of
     /// its targets.

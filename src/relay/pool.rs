@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::dial::Dialer;
 use super::fetch::{Read, Seen, Sink};
+use super::listen::{Ear, Subscription};
 use super::publish::{Publication, Verdict};
 use super::websocket::Connection;
 use super::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
@@ -43,6 +44,9 @@ pub struct Limits {
     pub publish_timeout: Duration,
     /// For a challenge to come and our answer to be taken.
     pub auth_timeout: Duration,
+    /// How long a connection that is listened to may say nothing. Then it is asked whether it lives, and given up where it
+    /// says nothing to that for as long.
+    pub max_silence: Duration,
 }
 
 impl Default for Limits {
@@ -57,6 +61,7 @@ impl Default for Limits {
             fetch_timeout: Duration::from_secs(10),
             publish_timeout: Duration::from_secs(6),
             auth_timeout: Duration::from_secs(3),
+            max_silence: Duration::from_secs(45),
         }
     }
 }
@@ -78,7 +83,17 @@ impl Pool {
     /// An empty pool. `keys` sign the `AUTH` for relays of our own that ask for it.
     #[must_use]
     pub fn new(keys: Keys, limits: Limits) -> Self {
-        Self { dialer: Arc::new(Dialer::new(keys, limits)), idle: Mutex::default() }
+        Self::over(Dialer::new(Some(keys), limits))
+    }
+
+    /// An empty pool that authenticates to nobody.
+    #[must_use]
+    pub fn without_key(limits: Limits) -> Self {
+        Self::over(Dialer::new(None, limits))
+    }
+
+    fn over(dialer: Dialer) -> Self {
+        Self { dialer: Arc::new(dialer), idle: Mutex::default() }
     }
 
     fn idle(&self) -> MutexGuard<'_, HashMap<Target, Connection>> {
@@ -143,6 +158,7 @@ impl Pool {
             outcome,
             events: read.taken(),
             skipped: read.skipped(),
+            unread: read.unread(),
             took: started.elapsed(),
         }
     }
@@ -193,7 +209,19 @@ impl Relays for Pool {
         let until = until.min(Instant::now() + limits.fetch_timeout);
         let mut read = Read::new(filters, Sink::AsTheyCome(Vec::new()), limits.max_page_events, until);
         let report = self.read(target, until, &mut read).await;
-        Page { events: read.into_events(), report }
+        let (events, unopened) = read.into_events();
+        Page { events, unopened, report }
+    }
+
+    async fn subscribe(
+        &self,
+        target: &Target,
+        filters: &[Filter],
+        ear: &Ear,
+        until: Instant,
+    ) -> Result<(), RelayError> {
+        let mut subscription = Subscription::new(filters, ear, self.dialer.limits(), until);
+        self.exchange(target, until, &mut subscription).await
     }
 
     async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>> {

@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::{SinkExt, StreamExt};
-use nostr::prelude::{ClientAuthentication, ClientMessage, FinalizeEvent, IntoEventBuilder, SubscriptionId};
+use nostr::prelude::{
+    ClientAuthentication, ClientMessage, FinalizeEvent, IntoEventBuilder, Keys, SubscriptionId,
+};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::tungstenite::{self, Message};
@@ -44,6 +46,7 @@ pub(crate) struct Connection {
     bytes: usize,
     answered: bool,
     subscriptions: u64,
+    heard_at: Instant,
 }
 
 /// Where a connection stands with NIP-42. `AUTH` is sent once.
@@ -67,6 +70,7 @@ impl Connection {
             bytes: 0,
             answered: false,
             subscriptions: 0,
+            heard_at: Instant::now(),
         }
     }
 
@@ -81,6 +85,17 @@ impl Connection {
         self.frames = 0;
         self.bytes = 0;
         self.answered = false;
+        self.heard_at = Instant::now();
+    }
+
+    /// When the relay last said anything.
+    pub(crate) fn heard_at(&self) -> Instant {
+        self.heard_at
+    }
+
+    /// Asks the relay's end of the socket whether it lives.
+    pub(crate) async fn ping(&mut self, until: Instant) -> Result<(), RelayError> {
+        self.push(Message::Ping(Default::default()), until).await
     }
 
     /// Whether the relay answered anything in this use.
@@ -100,7 +115,11 @@ impl Connection {
         message: &ClientMessage<'_>,
         until: Instant,
     ) -> Result<(), RelayError> {
-        match timeout_at(until, self.socket.send(Message::text(message.as_json()))).await {
+        self.push(Message::text(message.as_json()), until).await
+    }
+
+    async fn push(&mut self, message: Message, until: Instant) -> Result<(), RelayError> {
+        match timeout_at(until, self.socket.send(message)).await {
             Ok(sent) => sent.map_err(|error| self.broken(&error)),
             Err(_) => Err(RelayError::Timeout),
         }
@@ -110,7 +129,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`RelayError::Timeout`]; [`RelayError::Lost`]; [`RelayError::Cut`] for a frame or a sum of frames above the
-    /// limits. After any of them the connection is of no more use.
+    /// limits. After any of them but a timeout the connection is of no more use.
     pub(crate) async fn next(&mut self, until: Instant) -> Result<Frame, RelayError> {
         match self.backlog.pop_front() {
             Some(frame) => Ok(frame),
@@ -129,6 +148,7 @@ impl Connection {
                 Ok(None) => return Err(RelayError::Lost("closed by the relay".into())),
                 Err(_) => return Err(RelayError::Timeout),
             };
+            self.heard_at = Instant::now();
             self.charge(message.len())?;
             if self.frames.is_multiple_of(FRAMES_PER_TURN) {
                 tokio::task::yield_now().await;
@@ -162,11 +182,14 @@ impl Connection {
     fn note(&mut self, frame: &Frame) {
         match frame {
             Frame::Auth(challenge) => self.challenge = Some(challenge.clone()),
-            Frame::Event { .. } | Frame::Eose(_) | Frame::Closed { .. } | Frame::Ok { .. } => {
-                self.answered = true
-            }
-            Frame::TooLarge(bytes) => tracing::warn!(
+            Frame::Event { .. }
+            | Frame::Malformed(_)
+            | Frame::Eose(_)
+            | Frame::Closed { .. }
+            | Frame::Ok { .. } => self.answered = true,
+            Frame::TooLarge { bytes, event } => tracing::warn!(
                 relay.url = %self.target.url,
+                event.id = event.as_ref().map(|event| event.id.to_hex()),
                 frame.bytes = bytes,
                 limit.bytes = self.dialer.limits().max_event_bytes,
                 "a frame above the size limit was skipped"
@@ -207,12 +230,15 @@ impl Connection {
         if self.target.trust == Trust::Foreign {
             return Err(RelayError::Auth(format!("never given to a foreign relay ({reason})")));
         }
+        let Some(keys) = self.dialer.keys().cloned() else {
+            return Err(RelayError::Auth(format!("needs the agent's key ({reason})")));
+        };
         match &self.login {
             Login::Done => return Err(RelayError::Auth(reason.to_owned())),
             Login::Failed(error) => return Err(error.clone()),
             Login::Untried => {}
         }
-        let outcome = self.log_in(until.min(Instant::now() + self.dialer.limits().auth_timeout)).await;
+        let outcome = self.log_in(&keys, until.min(Instant::now() + self.dialer.limits().auth_timeout)).await;
         self.login = match &outcome {
             Ok(()) => Login::Done,
             Err(error) => Login::Failed(error.clone()),
@@ -220,7 +246,7 @@ impl Connection {
         outcome
     }
 
-    async fn log_in(&mut self, until: Instant) -> Result<(), RelayError> {
+    async fn log_in(&mut self, keys: &Keys, until: Instant) -> Result<(), RelayError> {
         // Relays send the challenge before or after they refuse.
         let challenge = loop {
             if let Some(challenge) = &self.challenge {
@@ -233,7 +259,7 @@ impl Connection {
         let relay = normalize(self.target.url.as_str()).unwrap_or_else(|| self.target.url.clone());
         let event = ClientAuthentication::new(challenge, relay)
             .into_event_builder()
-            .finalize(self.dialer.keys())
+            .finalize(keys)
             .map_err(|_| RelayError::Auth("the event could not be signed".into()))?;
         let ours = event.id;
         self.send(&ClientMessage::auth(event), until).await?;
@@ -271,7 +297,7 @@ fn untimely(error: RelayError, what: &str) -> RelayError {
 mod tests {
     use std::time::Duration;
 
-    use nostr::prelude::{Filter, Keys, RelayUrl};
+    use nostr::prelude::{Filter, RelayUrl};
     use serde_json::{Value, json};
     use tokio::net::TcpListener;
     use tokio::sync::mpsc;
@@ -307,7 +333,7 @@ mod tests {
         for refusal in refusals {
             let (target, mut heard) = challenging(refusal).await;
             let until = Instant::now() + Duration::from_secs(20);
-            let dialer = Arc::new(Dialer::new(Keys::generate(), Limits::default()));
+            let dialer = Arc::new(Dialer::new(Some(Keys::generate()), Limits::default()));
             let mut connection = dialer.connect(&target, until).await.unwrap();
             // Foreign relays are not on loopback, so it becomes one after it was dialled.
             connection.target.trust = Trust::Foreign;
@@ -330,7 +356,7 @@ mod tests {
     async fn an_end_that_has_passed_is_kept_even_while_frames_wait() {
         let (target, mut heard) = challenging(|id| json!(["EOSE", id])).await;
         let until = Instant::now() + Duration::from_secs(20);
-        let dialer = Arc::new(Dialer::new(Keys::generate(), Limits::default()));
+        let dialer = Arc::new(Dialer::new(Some(Keys::generate()), Limits::default()));
         let mut connection = dialer.connect(&target, until).await.unwrap();
         let id = connection.new_subscription();
         connection.send(&ClientMessage::req(id, Filter::new()), until).await.unwrap();

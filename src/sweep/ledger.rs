@@ -1,10 +1,11 @@
 //! What a sweep leaves for the next one: the lease, how far each relay was read, the ids that were dealt with, and the
 //! events that were being opened when a process died.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nostr::prelude::{EventId, RelayUrl};
+use nostr::prelude::{EventId, RelayUrl, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::plan::Cursor;
@@ -35,6 +36,12 @@ pub(crate) struct Cursors {
     pub(crate) start_at: u64,
     /// When all relays had told what they have of the time before the start.
     pub(crate) settled_at: Option<u64>,
+    /// Whether the agent was in standby. The first sweep after that is its start.
+    #[serde(default)]
+    standby: bool,
+    /// Whether it has yet to say hello: a store that older versions swept says nothing.
+    #[serde(default)]
+    pub(crate) greets: bool,
     relays: BTreeMap<String, RelayNotes>,
 }
 
@@ -55,22 +62,19 @@ pub(crate) struct RelayNotes {
     pub(crate) gap_at: Option<u64>,
 }
 
-/// Events that are being opened; a clear row, which goes with the sweep's end.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Batch {
-    format: u32,
-    /// Their ids.
-    pub(crate) ids: Vec<EventId>,
-    /// How often an id was opened alone and nothing came of it.
-    #[serde(default)]
-    pub(crate) alone: BTreeMap<EventId, u32>,
-}
+/// Events that are being dealt with, each with the time that it bears and what speaks against it. Where they are found by
+/// the next tick, this one died.
+pub(crate) type Suspects = BTreeMap<EventId, (u64, u32)>;
 
-impl Batch {
-    /// Of these ids.
-    pub(crate) fn of(ids: &[EventId], alone: &BTreeMap<EventId, u32>) -> Self {
-        Self { format: FORMAT, ids: ids.to_vec(), alone: alone.clone() }
-    }
+/// The most suspects that are kept: they are one row.
+const MAX_SUSPECTS: usize = 3000;
+
+/// A clear row with the suspects. It goes when there are none.
+#[derive(Debug, Serialize, Deserialize)]
+struct Batch {
+    format: u32,
+    #[serde(default)]
+    suspects: Suspects,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -110,6 +114,27 @@ fn owns(owner: &str, row: &Row) -> bool {
     read_clear::<Lease>(row).is_ok_and(|lease| lease.owner == owner)
 }
 
+/// When the agent started, as far as the last sweep knew; `None` where none ended, and in standby.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable; [`Error::Permanent`] where the row is a newer binary's.
+pub(crate) async fn started_at(app: &App) -> Result<Option<Timestamp>, Error> {
+    let rows = app.store.read(&[keys::sweep_cursors()]).await?;
+    let cursors = rows.iter().flatten().next().map(read_clear::<Cursors>).transpose()?;
+    Ok(cursors.filter(|cursors| !cursors.standby).map(|cursors| Timestamp::from(cursors.start_at)))
+}
+
+/// The ids that were dealt with, of all relays.
+#[derive(Debug)]
+pub(crate) struct Known(Vec<Seen>);
+
+impl Known {
+    /// Whether it is one of them.
+    pub(crate) fn contains(&self, id: &EventId) -> bool {
+        self.0.iter().any(|seen| seen.contains(id))
+    }
+}
+
 /// The rows of the sweep's partition, as one tick works with them.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -117,7 +142,9 @@ pub(crate) struct Ledger {
     pub(crate) cursors: Cursors,
     version: Option<u64>,
     /// Left by a tick that died.
-    pub(crate) batch: Option<Batch>,
+    pub(crate) suspects: Suspects,
+    /// Those that the row names.
+    noted: Suspects,
     seen: BTreeMap<String, Seen>,
 }
 
@@ -127,14 +154,29 @@ impl Ledger {
     /// # Errors
     /// [`Error::Permanent`] where they are a newer binary's.
     pub(crate) fn read(held: Held, rows: &[Row], now: u64) -> Result<Self, Error> {
-        let begin = Cursors { format: FORMAT, start_at: now, settled_at: None, relays: BTreeMap::new() };
-        let mut ledger = Self { held, cursors: begin, version: None, batch: None, seen: BTreeMap::new() };
+        let begin = Cursors {
+            format: FORMAT,
+            start_at: now,
+            settled_at: None,
+            standby: false,
+            greets: true,
+            relays: BTreeMap::new(),
+        };
+        let mut ledger = Self {
+            held,
+            cursors: begin,
+            version: None,
+            suspects: Suspects::new(),
+            noted: Suspects::new(),
+            seen: BTreeMap::new(),
+        };
         for row in rows {
             if row.key == keys::sweep_cursors() {
                 ledger.cursors = read_clear(row)?;
                 ledger.version = Some(row.version);
             } else if row.key == keys::sweep_batch() {
-                ledger.batch = read_clear(row).ok();
+                ledger.suspects = read_clear::<Batch>(row).map(|batch| batch.suspects).unwrap_or_default();
+                ledger.noted = ledger.suspects.clone();
             } else if let Some((relay, part)) = keys::seen_place(&row.key) {
                 ledger.seen.entry(relay.to_owned()).or_default().load(part, &row.value);
             }
@@ -166,43 +208,83 @@ impl Ledger {
         (!is_done && !is_over).then(|| self.cursors.start_at.saturating_sub(BEFORE_START_SECS))
     }
 
+    /// Notes whether the agent is in standby. Until the first sweep after it, it has not started.
+    pub(crate) fn stand_by(&mut self, now: u64, standby: bool) {
+        if standby || self.cursors.standby {
+            (self.cursors.start_at, self.cursors.settled_at) = (now, None);
+        }
+        self.cursors.standby = standby;
+    }
+
     /// Notes whether all `relays` told what there was before the start.
     pub(crate) fn settle(&mut self, now: u64, is_complete: bool) {
         let is_late = now >= self.cursors.start_at.saturating_add(SETTLING_SECS);
-        if self.cursors.settled_at.is_none() && (is_complete || is_late) {
+        if self.cursors.settled_at.is_none() && !self.cursors.standby && (is_complete || is_late) {
             self.cursors.settled_at = Some(now);
         }
     }
 
-    /// Notes which events are about to be opened.
+    /// Makes the suspects durable, as they stand.
     ///
     /// # Errors
     /// [`Error::Transient`] where the store is unavailable.
-    pub(crate) async fn note_batch(
-        &mut self,
-        app: &App,
-        ids: &[EventId],
-        alone: &BTreeMap<EventId, u32>,
-    ) -> Result<(), Error> {
-        let batch = Batch::of(ids, alone);
-        let write = Write::put(keys::sweep_batch(), Expect::Anything, to_json(&batch)?, None);
-        app.store.write(&[write]).await?;
-        self.batch = Some(batch);
+    pub(crate) async fn note_suspects(&mut self, app: &App) -> Result<(), Error> {
+        app.store.write(&[self.batch_write()?]).await?;
+        self.noted = self.suspects.clone();
         Ok(())
     }
 
+    /// Notes what speaks against a suspect while it is dealt with. Where that fails, what was known of it still stands: we
+    /// live.
+    ///
+    /// # Errors
+    /// As [`Ledger::note_suspects`].
+    pub(crate) async fn mark(&mut self, app: &App, id: EventId, mark: (u64, u32)) -> Result<(), Error> {
+        let known = self.suspects.insert(id, mark);
+        let noted = self.note_suspects(app).await;
+        if noted.is_err() {
+            self.suspects.extend(known.map(|known| (id, known)));
+        }
+        noted
+    }
+
+    /// Of too many suspects those count that most speaks against.
+    fn batch_write(&self) -> Result<Write, Error> {
+        if self.suspects.is_empty() {
+            return Ok(Write::delete(keys::sweep_batch(), Expect::Anything));
+        }
+        let mut suspects: Vec<(EventId, (u64, u32))> =
+            self.suspects.iter().map(|(id, known)| (*id, *known)).collect();
+        suspects.sort_by_key(|(_, (_, points))| Reverse(*points));
+        suspects.truncate(MAX_SUSPECTS);
+        let batch = Batch { format: FORMAT, suspects: suspects.into_iter().collect() };
+        Ok(Write::put(keys::sweep_batch(), Expect::Anything, to_json(&batch)?, None))
+    }
+
+    /// The second before which none of `relays` is read again; `None` where that is not known yet.
+    fn horizon<'a>(&mut self, relays: impl Iterator<Item = &'a RelayUrl>, now: u64) -> Option<u64> {
+        relays.fold(Some(u64::MAX), |earliest, relay| {
+            let floor = self.floor(relay, now);
+            earliest.zip(self.notes(relay).cursor.horizon(floor)).map(|(a, b)| a.min(b))
+        })
+    }
+
     /// Drops what lies before a relay's horizon, saves everything and gives the lease back; `more` goes into the same
-    /// write. `rest` are ids that are still to be opened alone.
+    /// write. `inboxes` are the relays that are read now: what none of them will show again is suspected no longer. What is
+    /// known then is handed back.
     ///
     /// # Errors
     /// [`Error::TakenOver`] where the lease or the cursors are another tick's by now: then nothing is saved but ids.
     pub(crate) async fn save(
         mut self,
         app: &App,
+        inboxes: impl Iterator<Item = &RelayUrl>,
         more: Vec<Write>,
-        rest: Option<Batch>,
-    ) -> Result<(), Error> {
+    ) -> Result<Known, Error> {
         let now = app.clock.now().as_secs();
+        if let Some(horizon) = self.horizon(inboxes, now) {
+            self.suspects.retain(|_, (at, _)| *at >= horizon);
+        }
         for relay in
             self.cursors.relays.keys().filter_map(|url| RelayUrl::parse(url).ok()).collect::<Vec<_>>()
         {
@@ -214,19 +296,17 @@ impl Ledger {
         let expect = self.version.map_or(Expect::Absent, Expect::Version);
         let mut writes = vec![Write::put(keys::sweep_cursors(), expect, to_json(&self.cursors)?, None)];
         writes.extend(more);
-        match (rest, self.batch.is_some()) {
-            (Some(rest), _) => {
-                writes.push(Write::put(keys::sweep_batch(), Expect::Anything, to_json(&rest)?, None));
-            }
-            (None, true) => writes.push(Write::delete(keys::sweep_batch(), Expect::Anything)),
-            (None, false) => {}
+        if self.suspects != self.noted {
+            writes.push(self.batch_write()?);
         }
         let (first, calls) = in_calls(writes, self.seen_writes());
         // Ids before cursors: to know too much of what is durable harms nothing.
         for writes in calls {
             app.store.write(&writes).await?;
         }
-        self.give_back(app, first).await
+        let known = Known(std::mem::take(&mut self.seen).into_values().collect());
+        self.give_back(app, first).await?;
+        Ok(known)
     }
 
     fn seen_writes(&self) -> Vec<Write> {

@@ -6,28 +6,36 @@
 //!
 //! - [`plan`]: what a relay is asked next, and when its window is covered. Pure.
 //! - [`seen`]: the ids that were dealt with. Pure.
-//! - `ledger`: where both lie between two ticks; `read`: the relays; `settle`: what becomes of each message.
+//! - `ledger`: where both lie between two ticks; `read`: the relays; `settle`: what becomes of each message;
+//!   `door`: which guests' messages are work.
+//! - `listen`: what comes afterwards, while the tick still has time.
 //!
 //! Whatever dies on the way, nothing counts as read that is not durable: the next tick reads it again.
 
+mod door;
 pub(crate) mod ledger;
+pub(crate) mod listen;
 pub mod plan;
 pub(crate) mod read;
 pub mod seen;
 pub(crate) mod settle;
+mod told;
 
 use std::time::Duration;
 
-use nostr::prelude::{Event, EventId};
+use nostr::prelude::{Event, EventId, Timestamp};
 use serde::Serialize;
 
+use self::door::Door;
 use self::ledger::{Held, Ledger};
+use self::listen::Ears;
 use self::read::{Heard, Inbox, Told};
 use self::settle::{End, Settled};
 use crate::app::App;
 use crate::clock::Deadline;
 use crate::error::Error;
 use crate::load::{self, Stored};
+use crate::notices::{Board, Fact};
 use crate::relay::Target;
 use crate::store::{Row, Write};
 use crate::trigger::Trigger;
@@ -64,24 +72,32 @@ pub(crate) struct Found {
     pub(crate) triggers: Vec<Trigger>,
     /// For the operator.
     pub(crate) report: Report,
+    /// With which this tick may listen; `None` where the sweep was not saved.
+    pub(crate) ears: Option<Ears>,
+    /// When the agent started, once it is known what was answered before that.
+    pub(crate) settled_start: Option<Timestamp>,
+    /// Why the next sweep begins where this one did: the store failed, or another tick swept meanwhile.
+    pub(crate) failure: Option<Error>,
 }
 
-/// Sweeps all inbox relays. `rows` are those of the sweep's partition, `state` those of the agent's state.
+/// Sweeps all inbox relays. `rows` are those of the sweep's partition, `state` those of the agent's state. What the admin is
+/// to be told of it goes onto the `board`.
 ///
 /// # Errors
-/// [`Error::Transient`] where the store is unavailable: what was found is found again. [`Error::TakenOver`] where another
-/// tick swept meanwhile.
+/// [`Error::Permanent`] where the rows are a newer binary's. Where the store fails later, what was found is told with it.
 pub(crate) async fn run(
     app: &App,
     held: Held,
     rows: &[Row],
     state: &[Row],
+    board: &mut Board,
     deadline: Deadline,
 ) -> Result<Found, Error> {
     let begun = app.clock.now();
     let now = begun.as_secs();
     let open_until = deadline.slice(OPEN_TIME);
     let mut ledger = Ledger::read(held, rows, now)?;
+    ledger.stand_by(now, app.config.standby);
     let mut stored = Stored::of_state(state);
     let known = stored.state(app);
     let (asked, spared): (Vec<Inbox>, Vec<Inbox>) = read::inboxes(app, &known)
@@ -93,9 +109,9 @@ pub(crate) async fn run(
     let was_settled = ledger.cursors.settled_at.is_some();
     ledger.settle(now, is_all);
     let learned = learn(app, &mut stored, &heard)?;
-    let settled = settle::settle(app, &mut ledger, &heard, was_settled, deadline, open_until);
+    let door = Door { app, stored: &stored, start_at: ledger.cursors.start_at };
+    let settled = settle::settle(door, &mut ledger, &heard, was_settled, deadline, open_until);
     let (settled, ()) = tokio::join!(settled, load::keep(app, learned));
-    let settled = settled?;
 
     for relay in &heard {
         take_note(&mut ledger, relay, &settled, now);
@@ -106,17 +122,51 @@ pub(crate) async fn run(
     let has_all = load::read_targets(app, &known).iter().all(is_asked);
     if has_all && heard.iter().any(|relay| relay.full_state.is_some()) {
         let is_complete = spared.is_empty() && heard.iter().all(|relay| relay.full_state.is_some());
-        more.push(load::state_read(begun, is_complete)?);
+        more.push(load::state_read(app, begun, is_complete)?);
     }
-    let rest = (!settled.rest.is_empty()).then(|| ledger::Batch::of(&settled.rest, &settled.alone));
-    ledger.save(app, more, rest).await?;
+    let start_at = ledger.cursors.start_at;
+    let settled_start = ledger.cursors.settled_at.map(|_| Timestamp::from(start_at));
+    let facts = facts(app, &mut ledger, &stored, &heard, &settled);
+    let inboxes = asked.iter().chain(&spared).map(|inbox| &inbox.target.url);
+    // Before the cursors: what is told of is not met again.
+    let saved = async {
+        for fact in &facts {
+            board.raise(app, fact).await?;
+        }
+        ledger.save(app, inboxes, more).await
+    }
+    .await;
+    let met = heard.iter().flat_map(|relay| relay.messages.iter().map(|event| event.id)).collect();
+    let (ears, unsaved) = match saved {
+        Ok(known) => (Some(Ears { inboxes: asked, known, met, stored, start_at }), None),
+        Err(error) => (None, Some(error)),
+    };
 
     let spared = spared.iter().map(|inbox| {
         Told::not_asked(&inbox.target.url, "it failed five times in a row: it is asked every tenth time")
     });
-    let Settled { triggers, kept, quarantined, .. } = settled;
+    let Settled { triggers, kept, quarantined, failure, .. } = settled;
     let relays = heard.into_iter().map(|relay| relay.told).chain(spared).collect();
-    Ok(Found { report: Report { relays, work: triggers.len(), kept, quarantined }, triggers })
+    let report = Report { relays, work: triggers.len(), kept, quarantined };
+    Ok(Found { triggers, report, ears, settled_start, failure: failure.or(unsaved) })
+}
+
+/// What the admin is to be told. What the agent is, is looked at when it has just been read whole.
+fn facts(app: &App, ledger: &mut Ledger, stored: &Stored, heard: &[Heard], settled: &Settled) -> Vec<Fact> {
+    let mut facts: Vec<Fact> = told::of_relays(heard, settled).collect();
+    let is_greeting = ledger.cursors.greets && ledger.cursors.settled_at.is_some();
+    let is_whole = !heard.is_empty() && heard.iter().all(|relay| relay.full_state == Some(true));
+    if is_greeting || is_whole {
+        let state = stored.state(app);
+        if is_greeting && app.config.hello {
+            facts.push(told::hello(app, &state, heard));
+        }
+        if is_whole && state.lacks_triggers() {
+            facts.push(Fact::NoTriggers);
+        }
+    }
+    ledger.cursors.greets &= !is_greeting;
+    facts
 }
 
 /// What is new of the agent's state, verified; to be kept.

@@ -28,6 +28,9 @@ const SECOND_LIMIT: usize = 1000;
 /// Fewer events than this in one second are not taken for a full page: no relay in use gives fewer at a time.
 const SMALLEST_PAGE: usize = 20;
 
+/// So many events that come newest first do so by their relay's order: by chance one page of 5,040 would.
+const PROVING_EVENTS: usize = 7;
+
 /// What a relay is asked for; each is paged for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -49,6 +52,9 @@ pub struct Cursor {
     pub deep_at: Option<u64>,
     /// The sweep that is under way, where one tick was not enough.
     pub sweep: Option<Sweep>,
+    /// The most events of one stream that it was seen to give at a time, since the last such deep sweep began.
+    #[serde(default)]
+    most: usize,
 }
 
 /// A sweep of one relay: from its begin until its window is covered.
@@ -58,6 +64,12 @@ pub struct Sweep {
     pub started_at: u64,
     deep: bool,
     places: BTreeMap<Stream, Place>,
+    /// The most events of one stream that a page brought.
+    #[serde(default)]
+    most: usize,
+    /// Fewer events than this, all of them known, are no page that was filled up.
+    #[serde(default)]
+    small: usize,
 }
 
 /// How far one stream was read: from the top of its window down.
@@ -87,14 +99,16 @@ impl Cursor {
         let base = self.base(now, floor);
         let place = |stream: Stream| {
             let since = match stream {
-                Stream::Wraps => base.saturating_sub(FAR_REACH_SECS),
                 _ if deep => self.deep_at.unwrap_or(base).min(base).saturating_sub(FAR_REACH_SECS),
+                Stream::Wraps => base.saturating_sub(FAR_REACH_SECS),
                 _ => base.saturating_sub(NEAR_REACH_SECS),
             };
             Place { since, until: None, second: None, doubtful: false, largest: 0 }
         };
         let places = streams.iter().map(|stream| (*stream, place(*stream))).collect();
-        Sweep { started_at: now, deep, places }
+        // A deep sweep believes no page to be whole: it looks again wherever an earlier one may have believed wrongly.
+        let small = if deep { 0 } else { self.most.max(SMALLEST_PAGE) };
+        Sweep { started_at: now, deep, places, most: 0, small }
     }
 
     /// The earlier of the last complete sweep, our clock (it may have been set back) and the floor.
@@ -106,6 +120,8 @@ impl Cursor {
     /// Takes in how far a sweep has come. The cursor moves only where its window is covered. A place that did not move is
     /// given up, and the next sweep begins at the top: what is new lies there.
     pub fn advance(&mut self, sweep: Sweep, covered: bool) {
+        let forgets = sweep.deep && covered;
+        self.most = if forgets { sweep.most } else { self.most.max(sweep.most) };
         if !covered {
             self.sweep = Some(sweep).filter(|sweep| self.sweep.as_ref() != Some(sweep));
             return;
@@ -146,6 +162,19 @@ pub struct Ask {
     pub limit: usize,
 }
 
+/// One answer, as far as paging looks at it.
+#[derive(Debug, Clone, Copy)]
+pub struct Page<'a> {
+    /// Its messages, in the order in which they came.
+    pub events: &'a [Found],
+    /// How many of them nobody knew.
+    pub news: usize,
+    /// What else came: other filters stood beside those of [`Paging::asks`], or it could not be read.
+    pub others: usize,
+    /// How it ended.
+    pub end: End,
+}
+
 /// An event of a page, as far as paging looks at it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
@@ -168,7 +197,7 @@ pub enum End {
 
 /// Why a page does not help to go on. Its events are good, its order proves nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it sends more than is asked for, and not the newest first")]
+#[error("what it sends does not tell how far it was read: it is too much, and not the newest first")]
 pub struct Disordered;
 
 /// One relay's sweep within one tick.
@@ -176,6 +205,8 @@ pub struct Disordered;
 pub struct Paging {
     sweep: Sweep,
     largest_page: usize,
+    /// The streams that a page which was cut off did not show: they are asked for alone next.
+    hidden: Vec<Stream>,
     gaps: Vec<u64>,
     covered: bool,
 }
@@ -184,7 +215,7 @@ impl Paging {
     /// Goes on with a sweep.
     #[must_use]
     pub fn new(sweep: Sweep) -> Self {
-        Self { sweep, largest_page: 0, gaps: Vec::new(), covered: false }
+        Self { sweep, largest_page: 0, hidden: Vec::new(), gaps: Vec::new(), covered: false }
     }
 
     /// What to ask for next; empty once the window is covered.
@@ -197,13 +228,23 @@ impl Paging {
         if let Some((&stream, place)) = self.sweep.places.iter().find(|(_, place)| place.doubtful) {
             return place.ask_second(stream).into_iter().collect();
         }
-        for (&stream, place) in &self.sweep.places {
+        for (&stream, place) in self.sweep.places.iter().filter(|(stream, _)| self.is_asked(stream)) {
             asks.extend(place.ask_second(stream));
-            if place.until.is_none_or(|until| until >= place.since) {
+            if place.is_open() {
                 asks.push(Ask { stream, since: place.since, until: place.until, limit: PAGE_LIMIT });
             }
         }
         asks
+    }
+
+    /// Whether the next page is to be asked for without other filters beside it.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.sweep.places.values().any(|place| place.doubtful)
+    }
+
+    fn is_asked(&self, stream: &Stream) -> bool {
+        self.hidden.is_empty() || self.hidden.contains(stream)
     }
 
     /// Takes in a page.
@@ -212,35 +253,59 @@ impl Paging {
     /// it. A relay may count events per filter or per page, so a stream that brought nothing beside others that did is
     /// asked again.
     ///
+    /// A page of few events that are all known is believed to be whole. A relay may cap its answers at any number: but not
+    /// below what it was seen to give, and no relay in use below [`SMALLEST_PAGE`]. Where one does so after all, or has
+    /// lowered its cap, what it held back is older than all that it showed, and the next deep sweep, which believes
+    /// nothing, still reaches it.
+    ///
     /// # Errors
-    /// [`Disordered`]: the place stays.
-    pub fn took(&mut self, events: &[Found], end: End) -> Result<(), Disordered> {
-        let mut streams: BTreeMap<Stream, Vec<u64>> = BTreeMap::new();
-        for event in events {
-            streams.entry(event.stream).or_default().push(event.at);
-        }
-        let lone = self.sweep.places.values_mut().find(|place| place.doubtful);
-        if let Some(place) = lone {
-            self.gaps.extend(place.leave_second(events.len()));
+    /// [`Disordered`]: no place has moved. Where other filters stood beside, they may have filled the page.
+    pub fn took(&mut self, page: &Page<'_>) -> Result<(), Disordered> {
+        let is_cut = page.end == End::Cut;
+        let size = page.events.len().saturating_add(page.others);
+        if let Some(place) = self.sweep.places.values_mut().find(|place| place.doubtful) {
+            self.gaps.extend(place.leave_second(if is_cut { usize::MAX } else { size }));
             self.covered = self.asks().is_empty();
             return Ok(());
         }
-        if end == End::Cut && !streams.values().all(|times| is_newest_first(times)) {
-            return Err(Disordered);
+        let mut streams: BTreeMap<Stream, Vec<u64>> = BTreeMap::new();
+        for event in page.events {
+            streams.entry(event.stream).or_default().push(event.at);
         }
-        let depths = |sweep: &Sweep| sweep.places.values().map(|place| place.until).collect::<Vec<_>>();
-        let before = depths(&self.sweep);
-        let crowded = end == End::Cut || events.len() >= self.largest_page.max(SMALLEST_PAGE);
-        for (stream, place) in &mut self.sweep.places {
+        let is_full = is_cut || size >= self.largest_page.max(SMALLEST_PAGE);
+        let hidden = std::mem::take(&mut self.hidden);
+        let asked = |stream: &Stream| hidden.is_empty() || hidden.contains(stream);
+        let (mut stayed, mut goes_on) = (Vec::new(), false);
+        // Some relays go filter by filter, others through all at once.
+        let is_ordered = is_newest_first(page.events.iter().map(|event| event.at));
+        for (stream, place) in self.sweep.places.iter_mut().filter(|(stream, _)| asked(stream)) {
             let times = streams.get(stream).map_or(&[][..], Vec::as_slice);
-            self.gaps.extend(place.take(times, crowded));
+            self.sweep.most = self.sweep.most.max(place.below(times).count());
+            let is_proven = is_ordered || is_newest_first(times.iter().copied());
+            if is_cut && !(is_proven && place.is_top(times)) {
+                stayed.push(*stream);
+                continue;
+            }
+            let before = place.until;
+            self.gaps.extend(place.take(times, is_full));
+            goes_on |= place.until != before || place.doubtful;
         }
-        self.largest_page = self.largest_page.max(events.len());
-        let goes_on = depths(&self.sweep) != before || self.sweep.places.values().any(|place| place.doubtful);
-        if end == End::Cut && !goes_on {
+        self.largest_page = self.largest_page.max(page.events.len());
+        if goes_on && is_cut {
+            stayed.retain(|stream| self.sweep.places.get(stream).is_some_and(Place::is_open));
+            self.hidden = stayed;
+        } else if !goes_on && (is_cut || (page.others > 0 && is_full)) {
             return Err(Disordered);
         }
-        self.covered = !goes_on || self.asks().is_empty();
+        let is_whole = !is_cut && page.news == 0 && size < self.sweep.small;
+        if !goes_on || is_whole {
+            self.sweep
+                .places
+                .iter_mut()
+                .filter(|(stream, _)| asked(stream))
+                .for_each(|(_, place)| place.end());
+        }
+        self.covered = self.asks().is_empty();
         Ok(())
     }
 
@@ -263,12 +328,21 @@ impl Place {
         Some(Ask { stream, since: second, until: Some(second), limit: SECOND_LIMIT })
     }
 
+    /// Whether there is more of the window than a second that is asked for again.
+    fn is_open(&self) -> bool {
+        self.until.is_none_or(|until| until >= self.since)
+    }
+
+    /// Those of a page's times that lie below the second that was asked for again.
+    fn below(&self, times: &[u64]) -> impl Iterator<Item = u64> {
+        times.iter().copied().filter(|at| self.second.is_none_or(|second| *at < second))
+    }
+
     /// Moves down by a page's times of this stream. Returns a second that is still not shown in full.
     ///
     /// A page that brings something below the second has shown it, in whichever order a relay goes about it.
     fn take(&mut self, times: &[u64], crowded: bool) -> Option<u64> {
-        let below = times.iter().copied().filter(|at| self.second.is_none_or(|second| *at < second));
-        let (oldest, of_below) = (below.clone().min(), below.count());
+        let (oldest, of_below) = (self.below(times).min(), self.below(times).count());
         let gap = if self.second.is_some() && oldest.is_none() && crowded {
             self.doubtful = true;
             None
@@ -285,6 +359,19 @@ impl Place {
         gap
     }
 
+    /// Whether a page that goes newest first and was cut off shows the top of what was asked for, with the second that was
+    /// asked for again.
+    fn is_top(&self, times: &[u64]) -> bool {
+        self.second.map_or(!times.is_empty(), |second| times.contains(&second))
+    }
+
+    /// All of the window was read.
+    fn end(&mut self) {
+        (self.second, self.doubtful) = (None, false);
+        self.since = self.since.max(1);
+        self.until = Some(self.since.saturating_sub(1));
+    }
+
     /// The second was asked for once more and brought `count` events; it is returned where that is still a full page.
     fn leave_second(&mut self, count: usize) -> Option<u64> {
         self.doubtful = false;
@@ -294,8 +381,8 @@ impl Place {
 }
 
 /// Whether so many events came newest first that it is no chance.
-fn is_newest_first(times: &[u64]) -> bool {
-    times.is_empty() || (times.len() >= SMALLEST_PAGE && times.is_sorted_by(|a, b| a >= b))
+fn is_newest_first(times: impl ExactSizeIterator<Item = u64>) -> bool {
+    times.len() >= PROVING_EVENTS && times.is_sorted_by(|a, b| a >= b)
 }
 
 #[cfg(test)]

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
-use nostr::prelude::{Event, EventId, Filter, PublicKey, RelayUrl, Timestamp};
+use nostr::prelude::{Event, EventId, Filter, Kind, PublicKey, RelayUrl, Timestamp};
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::ledger::Ledger;
-use super::plan::{Ask, End, Found, Paging, Stream, Sweep};
+use super::plan::{Ask, Disordered, End, Found, Page, Paging, Stream, Sweep};
 use crate::app::App;
 use crate::kinds;
 use crate::load;
 use crate::publish::own_list;
-use crate::relay::{RelayError, Target};
+use crate::relay::{FetchReport, RelayError, Target, Unopened};
 use crate::state::AgentState;
 
 /// One relay's share of a tick: pages,
@@ -35,6 +35,17 @@ pub(crate) struct Inbox {
     /// The relay.
     pub(crate) target: Target,
     streams: Vec<Stream>,
+}
+
+impl Inbox {
+    /// The kinds in which the agent is written to here.
+    pub(crate) fn incoming(&self) -> impl Iterator<Item = Kind> {
+        self.streams.iter().filter_map(|stream| match stream {
+            Stream::Wraps => Some(kinds::GIFT_WRAP),
+            Stream::Dms => Some(kinds::DM_NIP04),
+            Stream::Sent => None,
+        })
+    }
 }
 
 /// The agent's inbox relays: the configured ones for everything, its 10050 for wraps, what it reads by its 10002 for
@@ -97,6 +108,9 @@ pub(crate) struct Told {
     /// and those of them that nobody knew.
     new: usize,
     pages: usize,
+    /// What was dropped unopened: it is too large or malformed.
+    #[serde(skip_serializing_if = "is_zero")]
+    unread: usize,
     pub(crate) complete: bool,
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,8 +121,14 @@ impl Told {
     /// Of a relay that is not asked this time.
     pub(crate) fn not_asked(relay: &RelayUrl, reason: &str) -> Self {
         let reason = Some(reason.to_owned());
-        Self { relay: relay.to_string(), events: 0, new: 0, pages: 0, complete: false, reason }
+        Self { relay: relay.to_string(), events: 0, new: 0, pages: 0, unread: 0, complete: false, reason }
     }
+}
+
+/// As serde asks for it.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// Asks all of `inboxes` at once.
@@ -146,11 +166,12 @@ struct Questions {
 
 /// What is new of the state since then, or all of it. A newly adopted skill of somebody else may be old.
 fn state_filters(app: &App, state: &AgentState, since: Option<u64>) -> Vec<Filter> {
-    let mut filters = load::state_filters(app, None);
+    let mut filters = load::state_filters(app);
     filters.extend(load::foreign_filters(&load::adopted_foreign(state)));
     if let Some(since) = since {
         filters = filters.into_iter().map(|filter| filter.since(Timestamp::from(since))).collect();
         filters.extend(load::foreign_filters(state.wanted_foreign()));
+        filters.extend(load::guest_list_filters(app, state));
     }
     filters
 }
@@ -168,19 +189,23 @@ async fn read_one(
     let mut paging = Paging::new(sweep);
     let mut shown = Shown::default();
     let (mut full_state, mut failure, mut reason) = (None, None, None);
-    let mut pages = 0;
+    let (mut pages, mut state_asked) = (0, false);
     while !paging.is_covered() {
         if pages >= MAX_PAGES || shown.messages.len() >= MAX_NEW || shown.bytes >= MAX_BYTES {
             reason = Some("there is more: the next tick goes on".to_owned());
             break;
         }
-        let is_first = pages == 0;
-        let mut filters = if is_first { questions.filters.clone() } else { Vec::new() };
+        let is_beside = !state_asked && !paging.is_alone();
+        state_asked |= is_beside;
+        let mut filters = if is_beside { questions.filters.clone() } else { Vec::new() };
         filters.extend(paging.asks().iter().map(|ask| filter(ask, agent)));
         let page = app.relays.page(target, &filters, until).await;
         pages += 1;
-        let found = shown.take(page.events, agent, ledger);
-        let end = match page.report.outcome {
+        let FetchReport { outcome, skipped, unread, .. } = page.report;
+        let came = page.events.len().saturating_add(unread);
+        let (found, news) = shown.take(page.events, page.unopened, agent, ledger);
+        shown.unread = shown.unread.saturating_add(unread);
+        let end = match outcome {
             Ok(()) => End::Whole,
             Err(RelayError::Cut(_)) => End::Cut,
             Err(error) => {
@@ -189,16 +214,23 @@ async fn read_one(
                 break;
             }
         };
-        if is_first && end == End::Whole {
+        if is_beside && end == End::Whole {
             full_state = Some(questions.is_full);
         }
-        if let Err(disordered) = paging.took(&found, end) {
-            reason = Some(disordered.to_string());
-            break;
+        let others = came.saturating_sub(found.len());
+        match paging.took(&Page { events: &found, news, others, end }) {
+            Ok(()) => {}
+            // The state may have filled the answer: once more without it.
+            Err(Disordered) if is_beside => continue,
+            Err(disordered) => {
+                reason = Some(disordered.to_string());
+                break;
+            }
         }
-        // Who fills an answer with something else may have left out what was asked for.
-        if paging.is_covered() && page.report.skipped > 0 {
-            reason = Some("it sends what was not asked for, or what cannot be read".to_owned());
+        // Who fills an answer with something else may have left out what was asked for. What is too large or malformed may
+        // be just that: it is dropped unopened, and keeps no window open.
+        if paging.is_covered() && skipped > unread {
+            reason = Some("it sends what was not asked for".to_owned());
         }
     }
     let is_misled = paging.is_covered() && reason.is_some();
@@ -211,6 +243,7 @@ async fn read_one(
         events: shown.events,
         new: shown.messages.len(),
         pages,
+        unread: shown.unread,
         complete: covered,
         reason,
     };
@@ -227,21 +260,31 @@ struct Shown {
     events: usize,
     bytes: usize,
     ids: BTreeMap<EventId, usize>,
+    unread: usize,
 }
 
 impl Shown {
-    /// Sorts a page's events; returns the messages as paging looks at them.
-    fn take(&mut self, events: Vec<Event>, agent: PublicKey, ledger: &Ledger) -> Vec<Found> {
-        let mut found = Vec::new();
-        for event in events {
-            let stream = match event.kind {
-                kind if kind == kinds::GIFT_WRAP => Stream::Wraps,
-                kind if kind != kinds::DM_NIP04 => {
-                    self.state.push(event);
-                    continue;
-                }
-                _ if event.pubkey == agent => Stream::Sent,
-                _ => Stream::Dms,
+    /// Sorts a page's events. Returns the messages as paging looks at them, and how many are to be dealt with.
+    fn take(
+        &mut self,
+        events: Vec<Event>,
+        unopened: Vec<(usize, Unopened)>,
+        agent: PublicKey,
+        ledger: &Ledger,
+    ) -> (Vec<Found>, usize) {
+        let (mut found, mut news) = (Vec::new(), 0);
+        let mut unopened = unopened.into_iter().peekable();
+        let place = |event: Unopened| {
+            let stream = stream(event.kind, event.pubkey, agent)?;
+            Some(Found { id: event.id, stream, at: event.created_at.as_secs() })
+        };
+        for (number, event) in events.into_iter().enumerate() {
+            while let Some((_, event)) = unopened.next_if(|(before, _)| *before <= number) {
+                found.extend(place(event));
+            }
+            let Some(stream) = stream(event.kind, event.pubkey, agent) else {
+                self.state.push(event);
+                continue;
             };
             let at = event.created_at.as_secs();
             found.push(Found { id: event.id, stream, at });
@@ -250,12 +293,26 @@ impl Shown {
             self.events += usize::from(*times == 1);
             if ledger.knows(&event.id) {
                 self.known.push((event.id, at));
-            } else if *times == 1 || !self.messages.contains(&event) {
+                continue;
+            }
+            news += 1;
+            if *times == 1 || !self.messages.contains(&event) {
                 self.bytes = self.bytes.saturating_add(event.content.len());
                 self.messages.push(event);
             }
         }
-        found
+        found.extend(unopened.filter_map(|(_, event)| place(event)));
+        (found, news)
+    }
+}
+
+/// What an event was asked for as; `None` for one of the state.
+fn stream(kind: Kind, author: PublicKey, agent: PublicKey) -> Option<Stream> {
+    match kind {
+        kind if kind == kinds::GIFT_WRAP => Some(Stream::Wraps),
+        kind if kind != kinds::DM_NIP04 => None,
+        _ if author == agent => Some(Stream::Sent),
+        _ => Some(Stream::Dms),
     }
 }
 

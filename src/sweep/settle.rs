@@ -1,24 +1,27 @@
 //! What becomes of the messages that the relays showed: each is opened, and what it asks for is made durable, before its
 //! id counts as dealt with.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 
 use futures_util::StreamExt;
-use nostr::prelude::{Event, EventId, PublicKey, RelayUrl};
+use nostr::prelude::{Event, EventId, PublicKey, RelayUrl, Timestamp};
 use tokio::time::Instant;
 
+use super::door::Door;
 use super::ledger::{BEFORE_START_SECS, Ledger};
 use super::read::Heard;
 use crate::app::App;
 use crate::clock::Deadline;
 use crate::dm::Opened;
 use crate::error::Error;
-use crate::handler::{QUEUE_GRACE, due_after, keep_message};
+use crate::handler::{due_if_not_begun, keep_message};
+use crate::heed::Refusal;
 use crate::history::{self, StoredMessage};
 use crate::inbox::{self, Inbound, MAX_AHEAD, Rejection, Swept};
 use crate::record::{self, RunRecord};
 use crate::store::{Range, keys};
-use crate::trigger::Trigger;
+use crate::trigger::{Tier, Trigger};
 
 /// How many are made durable at the same time.
 const AT_ONCE: usize = 8;
@@ -29,8 +32,14 @@ const MAX_ALONE: usize = 50;
 /// The most that are opened together: their ids are one row.
 const MAX_BATCH: usize = 1000;
 
-/// How often an event may be alone without an outcome.
-const MAX_LONELY_DEATHS: u32 = 2;
+/// What speaks against an event that is opened alone, until it is open: only a death leaves it standing.
+const OPENING: u32 = 3;
+
+/// The same while what it asks for is stored: a store that fails leaves it standing too.
+const STORING: u32 = 1;
+
+/// So much speaks against an event that it is given up: it was opened alone twice without coming open.
+const GIVEN_UP: u32 = 2 * OPENING;
 
 /// Opening is work for the processor: after so many others get their turn.
 const OPENED_PER_TURN: usize = 16;
@@ -68,76 +77,79 @@ pub(crate) struct Settled {
     pub(crate) kept: usize,
     /// Events that were given up: opening them ended the process.
     pub(crate) quarantined: Vec<EventId>,
-    /// Those that are still to be opened alone.
-    pub(crate) rest: Vec<EventId>,
-    /// How often each of these was.
-    pub(crate) alone: BTreeMap<EventId, u32>,
+    /// Why not all were dealt with: the store failed.
+    pub(crate) failure: Option<Error>,
 }
 
 /// Deals with the messages that `heard` has. One that could not be dealt with by `until` is left open. `was_settled` says
 /// whether an earlier sweep found all that there is from before the start.
-///
-/// # Errors
-/// [`Error::Transient`] where the store is unavailable before anything was opened.
 pub(crate) async fn settle(
-    app: &App,
+    door: Door<'_>,
     ledger: &mut Ledger,
     heard: &[Heard],
     was_settled: bool,
     deadline: Deadline,
     until: Instant,
-) -> Result<Settled, Error> {
+) -> Settled {
     let is_settled = ledger.cursors.settled_at.is_some();
-    let batch = ledger.batch.clone().unwrap_or_default();
-    let suspects: HashSet<EventId> = batch.ids.iter().copied().collect();
-    let (mut suspected, others): (Vec<_>, Vec<_>) =
-        candidates(heard).into_iter().partition(|candidate| suspects.contains(&candidate.id));
-    let mut settled = Settled { alone: batch.alone, ..Settled::default() };
-    let desk = Desk { app, deadline, until, start_at: ledger.cursors.start_at };
-
+    let (mut suspected, others): (Vec<_>, Vec<_>) = candidates(shown(heard))
+        .into_iter()
+        .partition(|candidate| ledger.suspects.contains_key(&candidate.id));
+    let points = |candidate: &Candidate| ledger.suspects.get(&candidate.id).map(|(_, points)| *points);
     // Those that were never alone first: the one that ends the process shall not hold up its neighbours.
-    suspected.sort_by_key(|candidate| settled.alone.get(&candidate.id).copied().unwrap_or_default());
-    let mut left: Vec<EventId> = suspected.iter().map(|candidate| candidate.id).collect();
-    for (number, candidate) in suspected.iter().enumerate() {
-        let deaths = settled.alone.entry(candidate.id).or_default();
-        if *deaths >= MAX_LONELY_DEATHS {
-            desk.quarantine(candidate, &mut settled).await;
-        } else if number >= MAX_ALONE || Instant::now() >= until {
-            settled.ends.insert(candidate.id, End::Open);
-            continue;
-        } else {
-            *deaths += 1;
-            ledger.note_batch(app, &left, &settled.alone).await?;
-            desk.deal(std::slice::from_ref(candidate), was_settled, &mut settled).await;
-        }
-        settled.alone.remove(&candidate.id);
-        left.retain(|id| *id != candidate.id);
+    suspected.sort_by_key(points);
+    let mut settled = Settled::default();
+    let app = door.app;
+    let desk = Desk { app, door, deadline, until };
+    if let Err(error) = desk.deal_alone(ledger, suspected, was_settled, &mut settled).await {
+        settled.failure = Some(error);
+        return settled;
     }
     // Of several batches none sees the agent's own messages in the others: what these decide is decided by the next sweep.
     let is_settled = was_settled || (is_settled && others.len() <= MAX_BATCH);
     for batch in others.chunks(MAX_BATCH) {
-        let ids: Vec<EventId> =
-            left.iter().copied().chain(batch.iter().map(|candidate| candidate.id)).collect();
-        ledger.note_batch(app, &ids, &settled.alone).await?;
-        desk.deal(batch, is_settled, &mut settled).await;
+        ledger.suspects.extend(batch.iter().map(|candidate| (candidate.id, (candidate.at, 0))));
+        match ledger.note_suspects(app).await {
+            Ok(()) => {
+                let orders = desk.open_all(batch, &mut settled).await;
+                desk.carry_out_all(orders, is_settled, &mut settled).await;
+            }
+            Err(error) => settled.failure = Some(error),
+        }
+        ledger.suspects.retain(|id, _| !batch.iter().any(|candidate| candidate.id == *id));
+        if settled.failure.is_some() {
+            break;
+        }
     }
-    settled.rest = left;
-    Ok(settled)
+    settled
+}
+
+/// Deals with messages that were heard outside of a sweep. What is decided with the whole of an agent's past in view is
+/// left to the sweep.
+pub(crate) async fn heard(door: Door<'_>, events: &[(RelayUrl, Event)], deadline: Deadline) -> Settled {
+    let desk = Desk { app: door.app, door, deadline, until: deadline.work_until() };
+    let mut settled = Settled::default();
+    let events = events.iter().map(|(relay, event)| (relay, event));
+    let orders = desk.open_all(&candidates(events), &mut settled).await;
+    desk.carry_out_all(orders, false, &mut settled).await;
+    settled
+}
+
+fn shown(heard: &[Heard]) -> impl Iterator<Item = (&RelayUrl, &Event)> {
+    heard.iter().flat_map(|relay| relay.messages.iter().map(|event| (&relay.url, event)))
 }
 
 /// The messages of all relays, each once, the oldest first.
-fn candidates(heard: &[Heard]) -> Vec<Candidate> {
+fn candidates<'a>(shown: impl Iterator<Item = (&'a RelayUrl, &'a Event)>) -> Vec<Candidate> {
     let mut by_id: BTreeMap<EventId, Candidate> = BTreeMap::new();
-    for relay in heard {
-        for event in &relay.messages {
-            let candidate = by_id.entry(event.id).or_insert_with(|| Candidate {
-                id: event.id,
-                at: event.created_at.as_secs(),
-                copies: Vec::new(),
-            });
-            if !candidate.copies.iter().any(|(_, copy)| copy == event) {
-                candidate.copies.push((relay.url.clone(), event.clone()));
-            }
+    for (relay, event) in shown {
+        let candidate = by_id.entry(event.id).or_insert_with(|| Candidate {
+            id: event.id,
+            at: event.created_at.as_secs(),
+            copies: Vec::new(),
+        });
+        if !candidate.copies.iter().any(|(_, copy)| copy == event) {
+            candidate.copies.push((relay.clone(), event.clone()));
         }
     }
     let mut candidates: Vec<Candidate> = by_id.into_values().collect();
@@ -148,25 +160,81 @@ fn candidates(heard: &[Heard]) -> Vec<Candidate> {
 /// What dealing with messages needs.
 struct Desk<'a> {
     app: &'a App,
+    door: Door<'a>,
     deadline: Deadline,
     until: Instant,
-    start_at: u64,
 }
 
 /// When the agent wrote to whom.
 type OwnTimes = HashMap<PublicKey, Vec<u64>>;
 
 /// What is to be made durable.
-enum Order {
+pub(super) enum Order {
+    /// Somebody's message, to be answered.
     Work(Box<Trigger>),
+    /// A message for the history.
     Message(Opened),
     /// Work from before the start that was answered then.
     Answered(Box<Trigger>),
+    /// A message of a guest who has had its answers.
+    Refused(Box<Trigger>, Refusal),
+}
+
+impl Order {
+    /// Whose messages come first.
+    fn tier(&self) -> Tier {
+        match self {
+            Self::Work(trigger) => trigger.tier,
+            _ => Tier::Admin,
+        }
+    }
+}
+
+/// With the event that it came by.
+pub(super) struct Placed {
+    pub(super) id: EventId,
+    pub(super) at: Timestamp,
+    pub(super) order: Order,
 }
 
 impl Desk<'_> {
-    /// Opens all of `candidates`, and then makes durable what they ask for.
-    async fn deal(&self, candidates: &[Candidate], is_settled: bool, settled: &mut Settled) {
+    /// Opens and deals with suspects one by one: the first ones, the others stay open.
+    ///
+    /// That one is being opened is durable before, and that it is open before anything is stored: so an event for which the
+    /// store fails is not taken for one that ends the process. One that ends it later is found out too, after more deaths.
+    async fn deal_alone(
+        &self,
+        ledger: &mut Ledger,
+        suspected: Vec<Candidate>,
+        is_settled: bool,
+        settled: &mut Settled,
+    ) -> Result<(), Error> {
+        for (number, candidate) in suspected.into_iter().enumerate() {
+            let known = ledger.suspects.get(&candidate.id).copied().unwrap_or_default();
+            let marked = |more: u32| (candidate.at, known.1.saturating_add(more));
+            if known.1 >= GIVEN_UP {
+                if self.quarantine(&candidate, settled).await {
+                    ledger.suspects.remove(&candidate.id);
+                }
+                continue;
+            }
+            if number >= MAX_ALONE || Instant::now() >= self.until {
+                settled.ends.insert(candidate.id, End::Open);
+                continue;
+            }
+            ledger.mark(self.app, candidate.id, marked(OPENING)).await?;
+            let orders = self.open_all(std::slice::from_ref(&candidate), settled).await;
+            if !orders.is_empty() {
+                ledger.mark(self.app, candidate.id, marked(STORING)).await?;
+                self.carry_out_all(orders, is_settled, settled).await;
+            }
+            ledger.suspects.remove(&candidate.id);
+        }
+        Ok(())
+    }
+
+    /// Opens all of `candidates`; returns what those of them ask for that ask for anything.
+    async fn open_all(&self, candidates: &[Candidate], settled: &mut Settled) -> Vec<Placed> {
         let mut orders = Vec::new();
         for (number, candidate) in candidates.iter().enumerate() {
             if number.is_multiple_of(OPENED_PER_TURN) {
@@ -186,11 +254,21 @@ impl Desk<'_> {
                     continue;
                 }
             };
-            orders.push((candidate.id, order));
+            orders.push(Placed { id: candidate.id, at: Timestamp::from(candidate.at), order });
         }
+        orders
+    }
+
+    /// Makes durable what all of `orders` ask for.
+    async fn carry_out_all(&self, orders: Vec<Placed>, is_settled: bool, settled: &mut Settled) {
+        let mut orders = self.door.sift(orders, settled).await;
+        orders.sort_by_key(|placed| Reverse(placed.order.tier()));
         let own = own_times(self.app, &orders);
         let done = futures_util::stream::iter(orders)
-            .map(async |(id, order)| (id, self.carry_out(order, &own, is_settled).await))
+            .map(async |Placed { id, at, order }| match self.carry_out(order, &own, is_settled).await {
+                Err(error) if !error.is_transient() => (id, self.give_up(id, at, &error).await),
+                result => (id, result),
+            })
             .buffer_unordered(AT_ONCE)
             .collect::<Vec<_>>()
             .await;
@@ -204,6 +282,7 @@ impl Desk<'_> {
                     settled.kept += 1;
                     End::Dealt
                 }
+                Ok(Done::Dropped) => End::Dealt,
                 Ok(Done::Undecided) => End::Left,
                 Err(error) => {
                     tracing::warn!(event.id = %id, %error, "a message that the sweep found is left for the next tick");
@@ -212,6 +291,12 @@ impl Desk<'_> {
             };
             settled.ends.insert(id, end);
         }
+    }
+
+    /// Records that what a message asks for can never be stored: else it would hold its relays' windows open for ever.
+    async fn give_up(&self, id: EventId, at: Timestamp, error: &Error) -> Result<Done, Error> {
+        tracing::error!(event.id = %id, %error, "a message that the sweep found is dropped: it cannot be stored");
+        record::drop_event(self.app, &id, at, "it cannot be stored").await.map(|()| Done::Dropped)
     }
 
     /// The first copy that is genuine counts.
@@ -236,6 +321,9 @@ impl Desk<'_> {
         };
         match order {
             Order::Work(trigger) => Ok(Done::Stored(self.store(trigger).await?)),
+            Order::Refused(trigger, refusal) => {
+                record::refuse(self.app, &trigger, &refusal.to_string()).await.map(|()| Done::Kept)
+            }
             Order::Message(opened) => keep_message(self.app, opened).await.map(|_| Done::Kept),
             Order::Answered(trigger) => {
                 if let Some((peer, message)) = history::incoming(&trigger) {
@@ -255,25 +343,24 @@ impl Desk<'_> {
         is_settled: bool,
     ) -> Result<Option<Order>, Error> {
         let at = trigger.created_at().as_secs();
-        if at >= self.start_at {
+        if at >= self.door.start_at {
             return Ok(Some(Order::Work(trigger)));
         }
-        if at.saturating_add(BEFORE_START_SECS) < self.start_at {
+        if at.saturating_add(BEFORE_START_SECS) < self.door.start_at {
             return Ok(Some(Order::Answered(trigger)));
+        }
+        if self.app.config.standby {
+            // It is held, and decided after the standby.
+            return Ok(Some(Order::Work(trigger)));
         }
         if !is_settled {
             return Ok(None);
         }
         let Some(peer) = trigger.peer() else { return Ok(Some(Order::Work(trigger))) };
         // What it wrote since answers something else.
-        let answers = |written: u64| (at..self.start_at).contains(&written);
-        let is_answered = own.get(&peer).is_some_and(|times| times.iter().copied().any(answers)) || {
-            let newest = Range::newest(keys::conversation(&peer), MAX_LOOKED_THROUGH);
-            let rows = self.app.store.list(&newest).await?;
-            rows.iter()
-                .filter_map(|row| self.app.open_sealed::<StoredMessage>(row).ok())
-                .any(|message| message.from_agent && answers(message.created_at.as_secs()))
-        };
+        let answers = |written: u64| (at..self.door.start_at).contains(&written);
+        let is_answered = own.get(&peer).is_some_and(|times| times.iter().copied().any(answers))
+            || has_written(self.app, &peer, at..self.door.start_at, &[]).await?;
         Ok(Some(if is_answered { Order::Answered(trigger) } else { Order::Work(trigger) }))
     }
 
@@ -282,20 +369,13 @@ impl Desk<'_> {
         let app = self.app;
         let its_time = trigger.created_at().as_secs().saturating_sub(MAX_AHEAD.as_secs());
         let is_early = its_time > app.clock.now().as_secs();
-        let due_at = if is_early {
-            its_time
-        } else if app.queue.is_some() {
-            due_after(app, QUEUE_GRACE)
-        } else {
-            // Until then this invocation may come to it.
-            app.lease_until_ms(self.deadline) / 1000 + 1
-        };
+        let due_at = if is_early { its_time } else { due_if_not_begun(app, self.deadline) };
         let record = record::store(app, &trigger, due_at).await?;
         Ok((!is_early && is_free(app, &record)).then_some(trigger))
     }
 
-    /// Gives an event up that ends every process which opens it.
-    async fn quarantine(&self, candidate: &Candidate, settled: &mut Settled) {
+    /// Gives an event up that ends every process which opens it; whether that is recorded.
+    async fn quarantine(&self, candidate: &Candidate, settled: &mut Settled) -> bool {
         tracing::error!(event.id = %candidate.id, "opening this event ended the process again and again: it is given up");
         let genuine = candidate.copies.iter().map(|(_, event)| event).find(|event| event.verify().is_ok());
         let recorded = match genuine {
@@ -310,7 +390,26 @@ impl Desk<'_> {
         }
         settled.ends.insert(candidate.id, if recorded.is_ok() { End::Dealt } else { End::Open });
         settled.quarantined.push(candidate.id);
+        recorded.is_ok()
     }
+}
+
+/// Whether the agent, this instance or another, wrote to `peer` in that time (Unix seconds) anything but `except`.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable.
+pub(crate) async fn has_written(
+    app: &App,
+    peer: &PublicKey,
+    time: std::ops::Range<u64>,
+    except: &[EventId],
+) -> Result<bool, Error> {
+    let rows = app.store.list(&Range::newest(keys::conversation(peer), MAX_LOOKED_THROUGH)).await?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| app.open_sealed::<StoredMessage>(row).ok())
+        .filter(|message| message.from_agent && !except.contains(&message.id))
+        .any(|message| time.contains(&message.created_at.as_secs())))
 }
 
 /// What became of an order.
@@ -319,6 +418,8 @@ enum Done {
     Stored(Option<Box<Trigger>>),
     /// Part of the history.
     Kept,
+    /// It can never be stored.
+    Dropped,
     /// It is too early to tell.
     Undecided,
 }
@@ -329,10 +430,10 @@ fn is_free(app: &App, record: &RunRecord) -> bool {
 }
 
 /// When the agent wrote to each peer, by the messages of its own among the orders.
-fn own_times(app: &App, orders: &[(EventId, Order)]) -> OwnTimes {
+fn own_times(app: &App, orders: &[Placed]) -> OwnTimes {
     let mut times = OwnTimes::new();
-    for (_, order) in orders {
-        if let Order::Message(opened) = order
+    for placed in orders {
+        if let Order::Message(opened) = &placed.order
             && opened.author == app.agent()
         {
             times.entry(opened.peer).or_default().push(opened.created_at.as_secs());

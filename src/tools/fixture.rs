@@ -12,6 +12,7 @@ use super::registry::Registry;
 use super::{Draft, Publisher, ToolContext, ToolError};
 use crate::chat::ToolCall;
 use crate::error::Error;
+use crate::relay::listen::Ear;
 use crate::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target, Trust};
 use crate::state::AgentState;
 use crate::trigger::Tier;
@@ -83,7 +84,7 @@ impl World {
             now: NOW,
             until: Instant::now(),
         };
-        let call = ToolCall { id: "c".into(), name: name.into(), arguments: arguments.into() };
+        let call = ToolCall::new("c", name, arguments);
         Registry::standard().call(&call, &context, tier, tainted).await
     }
 }
@@ -105,6 +106,7 @@ impl Relays for World {
             outcome: outcome.clone(),
             events: 0,
             skipped: 0,
+            unread: 0,
             took: Duration::ZERO,
         };
         let reports = targets.iter().zip(&self.outcomes).map(report).collect();
@@ -113,6 +115,16 @@ impl Relays for World {
 
     async fn page(&self, _target: &Target, _filters: &[Filter], _until: Instant) -> Page {
         panic!("only the sweep reads pages");
+    }
+
+    async fn subscribe(
+        &self,
+        _target: &Target,
+        _filters: &[Filter],
+        _ear: &Ear,
+        _until: Instant,
+    ) -> Result<(), RelayError> {
+        panic!("no tool listens");
     }
 
     async fn publish(&self, _outgoing: &[Outgoing], _until: Instant) -> Vec<Vec<PublishReport>> {

@@ -51,6 +51,15 @@ pub enum Source {
     Webhook(Webhook),
     /// The end of another skill's run.
     Chain(Chain),
+    /// What the agent tells its admin of its own accord.
+    Notice(Notice),
+}
+
+/// A text of the agent's own for the run's admin; no model is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// What the admin is told.
+    pub text: String,
 }
 
 /// An instant at which a cron expression is due.
@@ -96,8 +105,8 @@ pub struct Dm {
     /// The text.
     pub text: String,
     /// Set where the message is answered with a fixed text and never reaches the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub notice: Option<Notice>,
+    #[serde(rename = "notice", default, skip_serializing_if = "Option::is_none")]
+    pub fixed_answer: Option<FixedAnswer>,
     /// The relay it came from, where that is one of our inbox relays.
     pub relay: Option<RelayUrl>,
 }
@@ -105,14 +114,14 @@ pub struct Dm {
 /// A fixed answer to a heeded sender's message that the agent cannot work (design §3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Notice {
+pub enum FixedAnswer {
     /// A file message (kind 15).
     CannotReadFiles,
     /// A room with others; told once a day.
     OneToOneOnly,
 }
 
-impl Notice {
+impl FixedAnswer {
     /// What the sender is told.
     #[must_use]
     pub fn text(self) -> &'static str {
@@ -154,6 +163,12 @@ impl Tier {
             Self::Wot => "wot",
             Self::Admin => "admin",
         }
+    }
+
+    /// Whether a message of such a sender is a text that nobody trusted wrote.
+    #[must_use]
+    pub fn taints(self) -> bool {
+        self < Self::Wot
     }
 }
 
@@ -226,6 +241,19 @@ impl Trigger {
         }
     }
 
+    /// Something that `admin` is told of the agent's own accord. `id` tells it from others.
+    #[must_use]
+    pub fn notice(text: String, id: &str, admin: PublicKey, now: Timestamp) -> Self {
+        Self {
+            id: format!("notice:{id}"),
+            source: Source::Notice(Notice { text }),
+            tier: Tier::Admin,
+            tainted: false,
+            admin,
+            arrived_at: now,
+        }
+    }
+
     /// The text that becomes the run's user message: what somebody wrote, else compact JSON.
     #[must_use]
     pub fn message(&self) -> Cow<'_, str> {
@@ -251,18 +279,45 @@ impl Trigger {
                 })
                 .to_string(),
             ),
+            Source::Notice(notice) => Cow::Borrowed(&notice.text),
         }
     }
 
-    /// Whose conversation with the agent the model sees, and who speaks: nobody does but in DMs and prompts.
+    /// What is sent without asking any model, where that is so.
+    #[must_use]
+    pub fn fixed_text(&self) -> Option<&str> {
+        match &self.source {
+            Source::Dm(dm) => dm.fixed_answer.map(FixedAnswer::text),
+            Source::Notice(notice) => Some(&notice.text),
+            _ => None,
+        }
+    }
+
+    /// Whose conversation with the agent the model sees, and who speaks: nobody does but in DMs and prompts. A notice
+    /// becomes part of its reader's.
     #[must_use]
     pub fn peer(&self) -> Option<PublicKey> {
         match &self.source {
             Source::Dm(dm) => Some(dm.peer),
-            // Nothing else is authenticated as an admin, so this is whose history is meant.
-            Source::Prompt(_) => Some(self.admin),
+            // A prompt is authenticated as an admin's, so this is whose history is meant.
+            Source::Prompt(_) | Source::Notice(_) => Some(self.admin),
             Source::Cron(_) | Source::Subscription(_) | Source::Webhook(_) | Source::Chain(_) => None,
         }
+    }
+
+    /// Whose message it is, checked by signature; nobody's but in DMs.
+    #[must_use]
+    pub fn sender(&self) -> Option<PublicKey> {
+        match &self.source {
+            Source::Dm(dm) => Some(dm.peer),
+            _ => None,
+        }
+    }
+
+    /// The same message of a sender of this tier.
+    #[must_use]
+    pub fn of_tier(self, tier: Tier) -> Self {
+        Self { tier, tainted: tier.taints(), ..self }
     }
 
     /// When its author says it happened; where nobody says, when it arrived.
@@ -272,13 +327,13 @@ impl Trigger {
             Source::Dm(dm) => dm.created_at,
             Source::Cron(cron) => cron.scheduled_at,
             Source::Subscription(subscription) => subscription.event.created_at,
-            Source::Prompt(_) | Source::Webhook(_) | Source::Chain(_) => self.arrived_at,
+            Source::Prompt(_) | Source::Webhook(_) | Source::Chain(_) | Source::Notice(_) => self.arrived_at,
         }
     }
 }
 
 impl Source {
-    /// Its type's name, as in a skill's trigger tags; a prompt, which has none there, is `prompt`.
+    /// Its type's name, as in a skill's trigger tags; those that have none there are `prompt` and `notice`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -288,6 +343,7 @@ impl Source {
             Self::Subscription(_) => "subscription",
             Self::Webhook(_) => "webhook",
             Self::Chain(_) => "chain",
+            Self::Notice(_) => "notice",
         }
     }
 }

@@ -22,7 +22,7 @@ fn dm(tier: Tier) -> Trigger {
         message_id: EventId::from_byte_array([7; 32]),
         created_at: NOW,
         text: "hi".to_owned(),
-        notice: None,
+        fixed_answer: None,
         relay: None,
     });
     Trigger { id: "dm:7".to_owned(), source, tier, tainted: false, admin: admin(), arrived_at: NOW }

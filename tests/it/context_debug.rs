@@ -79,6 +79,46 @@ fn files(dir: &Path) -> BTreeMap<String, String> {
     files
 }
 
+/// A provider may quote the prompt: its words go where the prompt itself may.
+#[tokio::test]
+async fn why_a_model_did_not_answer_is_told_in_its_providers_words_without_secrets() {
+    let agent = TestAgent::with_script(|asked: &Asked| match asked.number {
+        1 => {
+            let words = "you wrote: What is new? with the key test-key-SEKRIT\n**forged**";
+            let error = json!({"error": {"message": words, "type": "bad_prompt"}});
+            Answer::Refusal(400, vec![], error.to_string())
+        }
+        2 => Answer::Refusal(503, vec![], String::new()),
+        _ => echo(asked),
+    })
+    .await;
+    let dir = TempDir::new().unwrap();
+    let app = with_vars(
+        &agent,
+        &[
+            ("DIDACTYL_CONTEXT_DEBUG", "init"),
+            ("DIDACTYL_CONTEXT_DIR", dir.path().to_str().unwrap()),
+            ("DIDACTYL_LLM", "scripted/a, scripted/b, scripted/c"),
+            ("SCRIPTED_API_KEY", "test-key-SEKRIT"),
+        ],
+    );
+    say(&app, &agent, "What is new?").await;
+    let files = files(dir.path());
+    assert_eq!(files.keys().collect::<Vec<_>>(), ["init.md", "t001_failed1.md", "t001_failed2.md"]);
+    insta::assert_snapshot!([&files["t001_failed1.md"], &files["t001_failed2.md"]].map(String::as_str).join("\n"), @r"
+    **The model did not answer**
+
+    - **model**: scripted/a
+    - **reason**: the provider refused the request: status 400, bad_prompt
+    - **its provider's words**: you wrote: What is new? with the key [redacted] **forged**
+
+    **The model did not answer**
+
+    - **model**: scripted/b
+    - **reason**: the model is unavailable for now: status 503
+    ");
+}
+
 fn log(dir: &Path) -> Vec<String> {
     let log = std::fs::read_to_string(dir.join("context.log.md")).unwrap();
     log.split("\n---\n\n").map(str::to_owned).collect()

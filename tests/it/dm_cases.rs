@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use didactyl::history::StoredMessage;
+use didactyl::letter::Letter;
 use didactyl::llm::scripted::Answer;
 use didactyl::publish;
 use didactyl::record::Status;
@@ -227,7 +228,7 @@ async fn route(agent: &TestAgent, event: &Event) -> publish::Route {
     let trigger = trigger(&agent.app, event);
     let state = load(&agent.app, &trigger).await;
     let Source::Dm(dm) = &trigger.source else { panic!() };
-    publish::route(&agent.app, &state, dm)
+    publish::route(&agent.app, &state, &Letter::answer_to(dm))
 }
 
 fn spelled(targets: &[didactyl::relay::Target]) -> Vec<(String, Trust)> {
@@ -351,7 +352,9 @@ async fn a_reply_stands_below_the_message_it_answers_in_every_client_and_in_our_
     for ahead in [0, 1, 60] {
         let event = nip17_at(&admin(), &format!("in {ahead} s"), now + ahead);
         let Source::Dm(dm) = trigger(&agent.app, &event).source else { panic!() };
-        let parts = publish::sign(&agent.app, &Dm { created_at: now, ..dm }, "reply", now).unwrap();
+        let parts =
+            publish::sign(&agent.app, &Letter::answer_to(&Dm { created_at: now, ..dm }), "reply", now)
+                .unwrap();
         assert_eq!(parts[0].created_at, now + 1);
     }
     agent.deliver(&[nip17_at(&admin(), "question", now)]).await;

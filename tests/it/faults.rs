@@ -10,7 +10,8 @@ use didactyl::app::App;
 use didactyl::chat::{ChatAnswer, ChatRequest};
 use didactyl::llm::{Llm, LlmError};
 use didactyl::queue::{Queue, QueueError};
-use didactyl::relay::{Fetched, Outgoing, Page, PublishReport, Relays, Target};
+use didactyl::relay::listen::Ear;
+use didactyl::relay::{Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
 use didactyl::store::{Key, Range, Row, Store, StoreError, Write};
 use nostr::prelude::Filter;
 use tokio::sync::Notify;
@@ -141,6 +142,16 @@ impl Relays for Faulty<dyn Relays> {
         self.fault.around(self.port.page(target, filters, until)).await
     }
 
+    async fn subscribe(
+        &self,
+        target: &Target,
+        filters: &[Filter],
+        ear: &Ear,
+        until: Instant,
+    ) -> Result<(), RelayError> {
+        self.fault.around(self.port.subscribe(target, filters, ear, until)).await
+    }
+
     async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>> {
         self.fault.around(self.port.publish(outgoing, until)).await
     }
@@ -158,6 +169,56 @@ impl Relays for Faulty<dyn Relays> {
 impl Llm for Faulty<dyn Llm> {
     async fn complete(&self, request: &ChatRequest<'_>, until: Instant) -> Result<ChatAnswer, LlmError> {
         self.fault.around(self.port.complete(request, until)).await
+    }
+}
+
+/// What is done to a write.
+#[derive(Debug)]
+pub enum Verdict {
+    Pass,
+    /// It fails so, and takes no effect.
+    Fail(StoreError),
+    /// It never starts, and the process ends.
+    DieBefore,
+    /// It takes effect, and the process ends.
+    DieAfter,
+}
+
+/// A judge of every write of an app, who may end its process.
+pub struct Judge<F> {
+    store: Arc<dyn Store>,
+    judge: F,
+    died: Arc<Notify>,
+}
+
+impl<F: Fn(&[Write]) -> Verdict + Send + Sync + 'static> Judge<F> {
+    /// Puts the judge in front of the app's store. What is returned is told when the process ends.
+    pub fn install(app: &mut App, judge: F) -> Arc<Notify> {
+        let died = Arc::new(Notify::new());
+        app.store = Arc::new(Self { store: Arc::clone(&app.store), judge, died: Arc::clone(&died) });
+        died
+    }
+}
+
+#[async_trait]
+impl<F: Fn(&[Write]) -> Verdict + Send + Sync> Store for Judge<F> {
+    async fn read(&self, keys: &[Key]) -> Result<Vec<Option<Row>>, StoreError> {
+        self.store.read(keys).await
+    }
+
+    async fn list(&self, range: &Range) -> Result<Vec<Row>, StoreError> {
+        self.store.list(range).await
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<(), StoreError> {
+        match (self.judge)(writes) {
+            Verdict::Pass => return self.store.write(writes).await,
+            Verdict::Fail(error) => return Err(error),
+            Verdict::DieBefore => {}
+            Verdict::DieAfter => self.store.write(writes).await?,
+        }
+        self.died.notify_one();
+        pending().await
     }
 }
 

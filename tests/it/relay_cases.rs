@@ -45,7 +45,7 @@ fn message(app: &App) -> Trigger {
             message_id: EventId::from_byte_array([7; 32]),
             created_at: now,
             text: "hi".to_owned(),
-            notice: None,
+            fixed_answer: None,
             relay: None,
         }),
         tier: Tier::Admin,

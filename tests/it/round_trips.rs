@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use didactyl::app::App;
 use didactyl::chat::{ChatAnswer, ChatRequest};
 use didactyl::llm::{Llm, LlmError};
-use didactyl::relay::{Fetched, Outgoing, Page, PublishReport, Relays, Target};
+use didactyl::relay::listen::Ear;
+use didactyl::relay::{Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
 use didactyl::store::{Key, Range, Row, Store, StoreError, Write};
 use nostr::prelude::Filter;
 use tokio::time::Instant;
@@ -112,6 +113,16 @@ impl Relays for Counted<dyn Relays> {
 
     async fn page(&self, target: &Target, filters: &[Filter], until: Instant) -> Page {
         self.counter.around(|counts| &mut counts.relay_reads, self.port.page(target, filters, until)).await
+    }
+
+    async fn subscribe(
+        &self,
+        target: &Target,
+        filters: &[Filter],
+        ear: &Ear,
+        until: Instant,
+    ) -> Result<(), RelayError> {
+        self.port.subscribe(target, filters, ear, until).await
     }
 
     async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>> {

@@ -1,6 +1,9 @@
 //! The schedule's tick: nobody pushes anything, and every message is answered once.
 
 mod bounds;
+mod cases;
+mod deaths;
+mod due;
 mod relays;
 mod time;
 
@@ -60,8 +63,8 @@ async fn a_tick_with_nothing_to_do_makes_two_rounds_to_the_store_and_asks_each_r
     let answer = tick(&app).await;
     assert_eq!(answer["sweep"]["relays"][0]["complete"], json!(true), "{answer}");
     let counts = counter.take();
-    // The lease beside three reads; the cursors, the mark of the state, and the lease back.
-    assert_eq!((counts.store_rounds, counts.store_calls, counts.rows_written), (2, 5, 1 + 3), "{counts:?}");
+    // The lease beside four reads; the cursors, the mark of the state, and the lease back.
+    assert_eq!((counts.store_rounds, counts.store_calls, counts.rows_written), (2, 6, 1 + 3), "{counts:?}");
     assert_eq!((counts.relay_reads, counts.model_calls, counts.publishes), (1, 0, 0), "{counts:?}");
 
     // The state that it read counts for the message that comes next.

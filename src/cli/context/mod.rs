@@ -21,6 +21,7 @@ use crate::config::StoreChoice;
 use crate::context::Context;
 use crate::context::parts::parts;
 use crate::context::transcript::transcript;
+use crate::guests;
 use crate::llm::catalogue::Model;
 use crate::llm::openai;
 use crate::load::{self, Loaded};
@@ -113,6 +114,8 @@ pub async fn show(app: &App, payload: Option<&str>, request: &Request) -> Result
     // What the relays told is not kept: a later run reads it again.
     let mut loaded = load::refresh(app, &trigger, stored, deadline.slice(load::SLICE)).await?;
     let remarks = lay_over(app, &mut loaded, request)?;
+    let trigger = guests::heeded(app, trigger, &loaded.state)
+        .map_err(|refusal| format!("the payload starts no run: {refusal}"))?;
     let mut context = assemble(app, &trigger, &loaded, deadline).await;
     // Reading the draft as an event may have told the same.
     let is_told = |remark: &String| context.warnings.iter().any(|warning| remark.ends_with(warning));
@@ -168,7 +171,7 @@ fn example(app: &App) -> Trigger {
         message_id: EventId::from_byte_array([0; 32]),
         created_at: now,
         text: EXAMPLE.to_owned(),
-        notice: None,
+        fixed_answer: None,
         relay: None,
     };
     Trigger {

@@ -12,7 +12,7 @@ use crate::http;
 use crate::inbox::{self, Inbound, Rejection};
 use crate::record;
 use crate::trigger::payload::{Payload, PayloadError, RelayEvents};
-use crate::trigger::{self, Dm, Source, Trigger, cron};
+use crate::trigger::{self, Trigger, cron};
 
 type Fields = Map<String, Value>;
 
@@ -67,11 +67,9 @@ pub(super) async fn trigger_of(app: &App, json: &str) -> Result<Trigger, Failure
             return Err("what a tick starts lies on the relays: give one of its messages".into());
         }
     };
-    match &trigger.source {
-        Source::Dm(Dm { notice: Some(notice), .. }) => {
-            Err(format!("no model is asked: the answer is always \"{}\"", notice.text()).into())
-        }
-        _ => Ok(trigger),
+    match trigger.fixed_text() {
+        Some(text) => Err(format!("no model is asked: the answer is always \"{text}\"").into()),
+        None => Ok(trigger),
     }
 }
 

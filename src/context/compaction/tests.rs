@@ -7,7 +7,7 @@ fn text(role: Role, text: &str) -> Message {
 
 fn batch(id: usize, calls: usize, bytes: usize) -> Vec<Message> {
     let id = |call: usize| format!("c{id}x{call}");
-    let call = |at| ToolCall { id: id(at), name: "query".into(), arguments: format!(r#"{{"n":{at}}}"#) };
+    let call = |at| ToolCall::new(id(at), "query", format!(r#"{{"n":{at}}}"#));
     let content = |at: usize| {
         let filler = "word ".repeat(bytes / 5);
         format!(r#"{{"success":true,"content":"found {} {filler}"}}"#, id(at))
@@ -220,7 +220,7 @@ fn b027_a_first_result_of_megabytes_fits_into_a_window_of_32k_tokens() {
     assert!(result.contains("call again for a smaller part"), "and how to read on");
     assert!(tokens::estimate(&page) >= page.len() / 3, "dense JSON has at most 3 characters a token");
     let mut log = context();
-    let call = ToolCall { id: "c".into(), name: "http_fetch".into(), arguments: "{}".into() };
+    let call = ToolCall::new("c", "http_fetch", "{}");
     log.push_batch([Message::assistant("", vec![call]), Message::tool_result("c", result)]);
     assert_eq!(log.plan(2000, Limits::of(32_000)), None);
 }

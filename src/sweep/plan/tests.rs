@@ -28,10 +28,25 @@ struct Relay {
     events: Vec<Sent>,
     cap: usize,
     per_page: bool,
+    /// Whether it goes through all filters at once and not filter by filter.
+    merges: bool,
+    /// After so many events we no longer listen.
+    cut_at: usize,
+    /// So many others match the filters that stand beside.
+    state: usize,
 }
 
+/// What it answers: messages, others, how that ended.
+type Answer = (Vec<Found>, usize, End);
+
 impl Relay {
-    fn answer(&self, asks: &[Ask], now: u64) -> Vec<Found> {
+    /// One that hides and cuts nothing.
+    fn plain(events: Vec<Sent>, cap: usize) -> Self {
+        Self { events, cap, per_page: false, merges: true, cut_at: usize::MAX, state: 0 }
+    }
+
+    /// `beside` says whether it is asked for the state too.
+    fn answer(&self, asks: &[Ask], beside: bool, now: u64) -> Answer {
         let mut page: Vec<Found> = Vec::new();
         for ask in asks {
             let mut matching: Vec<&Found> = self
@@ -44,12 +59,24 @@ impl Relay {
             matching.sort_by_key(|found| (std::cmp::Reverse(found.at), found.id));
             page.extend(matching.into_iter().take(ask.limit.min(self.cap)).cloned());
         }
-        page.sort_by_key(|found| (std::cmp::Reverse(found.at), found.id));
-        page.dedup();
-        if self.per_page {
-            page.truncate(self.cap);
+        if self.merges {
+            page.sort_by_key(|found| (std::cmp::Reverse(found.at), found.id));
         }
-        page
+        let mut ids = BTreeSet::new();
+        page.retain(|found| ids.insert(found.id));
+        // The worst: what stands beside comes first.
+        let mut others = if beside { self.state } else { 0 };
+        let mut trim = |most: usize| {
+            let all = others + page.len();
+            others = others.min(most);
+            page.truncate(most - others);
+            all > most
+        };
+        if self.per_page {
+            trim(self.cap);
+        }
+        let end = if trim(self.cut_at) { End::Cut } else { End::Whole };
+        (page, others, end)
     }
 }
 
@@ -80,12 +107,20 @@ impl Agent {
         self.seen.iter().for_each(|(part, bytes)| seen.load(*part, bytes));
         let mut paging = Paging::new(self.cursor.begin(clock, &STREAMS, None));
         let mut news = Vec::new();
-        let mut asked = 0;
+        let (mut asked, mut was_beside) = (0, false);
         while asked < pages && !paging.is_covered() {
-            let page = relay.answer(&paging.asks(), real);
+            let beside = !was_beside && !paging.is_alone();
+            was_beside |= beside;
+            let (mut page, others, end) = relay.answer(&paging.asks(), beside, real);
             asked += 1;
-            paging.took(&page, End::Whole).unwrap();
-            news.extend(page.into_iter().filter(|found| !seen.contains(&found.id)));
+            let unknown = page.iter().filter(|found| !seen.contains(&found.id)).count();
+            let took = paging.took(&Page { events: &page, news: unknown, others, end });
+            page.retain(|found| !seen.contains(&found.id));
+            news.extend(page);
+            match took {
+                Err(Disordered) if !beside => break,
+                _ => {}
+            }
         }
         for (worked, found) in news.iter().enumerate() {
             if crash == Crash::After(worked) {
@@ -148,12 +183,15 @@ proptest! {
     fn no_id_is_lost_and_none_is_run_twice(
         events in events(),
         cap in 20usize..80,
-        per_page in any::<bool>(),
-        pages in 1usize..6,
+        (per_page, merges) in any::<(bool, bool)>(),
+        // Three streams of which each shows too little to prove its order.
+        cut_at in prop_oneof![3 * PROVING_EVENTS - 2..60, Just(usize::MAX)],
+        state in 0usize..100,
+        pages in 2usize..7,
         crashes in crashes(),
         steps in prop::collection::vec(-600i64..=600, 1..8),
     ) {
-        let relay = Relay { events, cap, per_page };
+        let relay = Relay { events, cap, per_page, merges, cut_at, state };
         let mut agent = Agent::default();
         // Ticks of ten minutes: twelve times the load of each.
         for (number, real) in (BEGIN..BEGIN + 4 * DAY).step_by(600).enumerate() {
@@ -173,7 +211,7 @@ proptest! {
 
 #[test]
 fn an_empty_window_is_covered_by_one_page_and_a_short_one_by_two() {
-    let relay = |events| Relay { events, cap: 500, per_page: false };
+    let relay = |events| Relay::plain(events, 500);
     let sent = |n, at| Sent { found: Found { id: id(n), stream: Stream::Wraps, at }, arrives: 0 };
     let mut agent = Agent::default();
     assert_eq!(agent.tick(&relay(vec![]), BEGIN, BEGIN, 9, Crash::Never), 1);
@@ -181,7 +219,79 @@ fn an_empty_window_is_covered_by_one_page_and_a_short_one_by_two() {
         agent.tick(&relay(vec![sent(1, BEGIN), sent(2, BEGIN - 9)]), BEGIN, BEGIN, 9, Crash::Never),
         2
     );
-    assert_eq!(agent.tick(&relay(vec![sent(1, BEGIN)]), BEGIN, BEGIN, 9, Crash::Never), 2);
+    // Nothing of it is new, and no relay gives as few at a time.
+    assert_eq!(agent.tick(&relay(vec![sent(1, BEGIN)]), BEGIN, BEGIN, 9, Crash::Never), 1);
+}
+
+/// So many a minute, newest last, from `until` down.
+fn wraps(ids: std::ops::Range<u32>, until: u64) -> Vec<Sent> {
+    let at = |n: u32| until - 60 * u64::from(n);
+    ids.map(|n| Sent { found: Found { id: id(n), stream: Stream::Wraps, at: at(n) }, arrives: 0 }).collect()
+}
+
+#[test]
+fn a_known_page_is_asked_about_again_where_the_relay_was_not_seen_to_give_more() {
+    let mut agent = Agent::default();
+    let mut ticks = |from: u64, events: &[Sent]| {
+        let relay = Relay::plain(events.to_vec(), 500);
+        [0, 60, 120].map(|later| agent.tick(&relay, from + later, from + later, 9, Crash::Never))
+    };
+    let many = wraps(0..40, BEGIN);
+    assert_eq!(ticks(BEGIN, &many), [2, 2, 2], "forty are the most that it gave");
+    assert_eq!(ticks(BEGIN + 300, &many[..39]), [1, 1, 1]);
+    // The daily sweep believes nothing, and what it was seen to give yesterday no longer counts.
+    assert_eq!(ticks(BEGIN + DAY, &many[..39]), [2, 2, 2]);
+}
+
+/// The price of asking once: a day.
+#[test]
+fn what_a_relay_that_lowered_its_cap_held_back_is_found_by_the_next_daily_sweep() {
+    let mut agent = Agent::default();
+    let mut tick = |now: u64, cap: usize, events: &[Sent]| {
+        agent.tick(&Relay::plain(events.to_vec(), cap), now, now, 9, Crash::Never);
+        agent.claimed.len()
+    };
+    let mut events = wraps(0..40, BEGIN);
+    assert_eq!(tick(BEGIN, 500, &events), 40);
+    // Back-dated, below all that the relay still gives.
+    let below = Found { id: id(99), stream: Stream::Wraps, at: BEGIN - 47 * 3600 };
+    events.push(Sent { found: below, arrives: BEGIN + 60 });
+    assert_eq!(tick(BEGIN + 60, 10, &events), 40);
+    assert_eq!(tick(BEGIN + DAY, 10, &events), 41);
+}
+
+/// Large wraps, with some NIP-04 messages between them.
+#[test]
+fn a_flood_that_is_cut_off_freezes_no_window_and_holds_up_no_other_stream() {
+    for merges in [true, false] {
+        let mut events = wraps(0..900, BEGIN - 30);
+        events.extend((0..5).map(|n| Sent {
+            found: Found { id: id(5_000 + n), stream: Stream::Dms, at: BEGIN - 500 * 60 * u64::from(n) },
+            arrives: 0,
+        }));
+        let relay = Relay { cut_at: 30, merges, ..Relay::plain(events, 500) };
+        let mut agent = Agent::default();
+        agent.tick(&relay, BEGIN, BEGIN, 8, Crash::Never);
+        assert!((0..5).all(|n| agent.claimed.contains(&id(5_000 + n))), "merges: {merges}");
+        let mut ticks = 1;
+        while agent.cursor.complete_at.is_none() {
+            ticks += 1;
+            assert!(ticks < 12, "the window is frozen; merges: {merges}");
+            agent.tick(&relay, BEGIN + 60 * ticks, BEGIN + 60 * ticks, 8, Crash::Never);
+        }
+        assert_eq!((agent.claimed.len(), agent.gaps.len()), (905, 0));
+    }
+}
+
+/// A relay that counts all of an answer together, and has more of the state than it gives at a time.
+#[test]
+fn what_stands_beside_and_fills_a_page_is_left_out_of_the_next_one() {
+    for cut_at in [usize::MAX, 30] {
+        let relay = Relay { per_page: true, state: 60, cut_at, ..Relay::plain(wraps(0..5, BEGIN), 40) };
+        let mut agent = Agent::default();
+        assert_eq!(agent.tick(&relay, BEGIN, BEGIN, 9, Crash::Never), 3);
+        assert_eq!((agent.claimed.len(), agent.cursor.complete_at), (5, Some(BEGIN)));
+    }
 }
 
 #[test]
@@ -190,7 +300,7 @@ fn the_cursor_is_our_clock_at_the_begin_of_a_sweep_and_moves_at_its_end() {
         found: Found { id: id(n), stream: Stream::Wraps, at: BEGIN - u64::from(n) },
         arrives: 0,
     });
-    let relay = Relay { events: events.collect(), cap: 500, per_page: false };
+    let relay = Relay::plain(events.collect(), 500);
     let mut agent = Agent::default();
     for minute in 0..4 {
         assert_eq!(agent.cursor.complete_at, None);
@@ -214,7 +324,8 @@ fn a_place_that_does_not_move_is_given_up_for_the_top() {
     let mut cursor = Cursor::default();
     let top = cursor.begin(BEGIN, &STREAMS, None);
     let mut paging = Paging::new(top.clone());
-    paging.took(&[Found { id: id(1), stream: Stream::Wraps, at: BEGIN - 9 }], End::Whole).unwrap();
+    let found = Found { id: id(1), stream: Stream::Wraps, at: BEGIN - 9 };
+    paging.took(&Page { events: &[found], news: 1, others: 0, end: End::Whole }).unwrap();
     let (place, _) = paging.end();
     cursor.advance(place.clone(), false);
     assert_eq!(cursor.begin(BEGIN + 60, &STREAMS, None), place);
@@ -233,7 +344,7 @@ fn a_second_that_holds_more_than_a_page_is_told_and_passed() {
     let below = Found { id: id(99), stream: Stream::Dms, at: second - 1 };
     events.push(Sent { found: below.clone(), arrives: 0 });
     for per_page in [false, true] {
-        let relay = Relay { events: events.clone(), cap: 30, per_page };
+        let relay = Relay { per_page, ..Relay::plain(events.clone(), 30) };
         let mut agent = Agent::default();
         agent.tick(&relay, BEGIN, BEGIN, 9, Crash::Never);
         assert_eq!(agent.gaps, BTreeSet::from([second]), "per page: {per_page}");
@@ -246,17 +357,25 @@ fn a_second_that_holds_more_than_a_page_is_told_and_passed() {
 fn a_page_that_is_cut_off_counts_as_far_as_its_order_shows() {
     let found = |n: u32, at| Found { id: id(n), stream: Stream::Wraps, at };
     let paging = || Paging::new(Cursor::default().begin(BEGIN, &[Stream::Wraps], None));
+    let took = |paging: &mut Paging, events: &[Found]| {
+        paging.took(&Page { events, news: events.len(), others: 0, end: End::Cut })
+    };
     let mut newest_first = paging();
     let page: Vec<Found> = (0..25).map(|n| found(n, BEGIN - u64::from(n))).collect();
-    assert_eq!(newest_first.took(&page, End::Cut), Ok(()));
+    assert_eq!(took(&mut newest_first, &page), Ok(()));
     assert_eq!(newest_first.asks()[1].until, Some(BEGIN - 25));
     assert!(!newest_first.is_covered());
-    // Nothing from further down, and not even all of the second that was asked for again.
+    // Not even all of the second that was asked for again: it is asked for alone, and told where that is cut off too.
     let asks = newest_first.asks();
-    assert_eq!(newest_first.took(&[], End::Cut), Ok(()));
+    let second: Vec<Found> = (100..140).map(|n| found(n, BEGIN - 24)).collect();
+    assert_eq!(took(&mut newest_first, &second), Ok(()));
     assert_eq!(newest_first.asks(), asks[..1]);
+    assert_eq!(took(&mut newest_first, &second), Ok(()));
+    assert_eq!(newest_first.asks(), asks[1..]);
+    assert_eq!(newest_first.end().1, [BEGIN - 24]);
 
     let oldest_first: Vec<Found> = page.into_iter().rev().collect();
-    assert_eq!(paging().took(&oldest_first, End::Cut), Err(Disordered));
-    assert_eq!(paging().took(&[found(1, BEGIN)], End::Cut), Err(Disordered));
+    assert_eq!(took(&mut paging(), &oldest_first), Err(Disordered));
+    assert_eq!(took(&mut paging(), &[found(1, BEGIN)]), Err(Disordered));
+    assert_eq!(took(&mut paging(), &[]), Err(Disordered));
 }
