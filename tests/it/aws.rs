@@ -1,8 +1,8 @@
 //! SQS and SSM, answered by the emulator: the queue, and secrets that lie in parameters.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use aws_sdk_sqs::types::QueueAttributeName;
