@@ -40,6 +40,7 @@ mod round_trips;
 mod runtime_api;
 mod samples;
 mod sea;
+mod senders;
 mod store;
 mod tick;
 mod tokens;
