@@ -7,6 +7,7 @@
 //! Whatever a trigger's door was, [`work`] is its one path. A trigger that fails stops no other. The next file to read
 //! for a DM is [`crate::dm`]; the order of the checks before it is in [`crate::inbox`].
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::assemble::assemble;
 use crate::clock::{Deadline, Stopwatch};
 use crate::dm::Opened;
 use crate::error::Error;
+use crate::guests;
 use crate::history;
 use crate::http;
 use crate::inbox::{self, Inbound, Rejected};
@@ -201,7 +203,10 @@ pub(crate) async fn work_all(app: &App, triggers: Placed<Trigger>, deadline: Dea
     for (at, trigger) in triggers {
         conversations.entry(trigger.peer()).or_default().push((at, trigger));
     }
-    futures_util::stream::iter(conversations.into_values())
+    // The admins' first: guests wait.
+    let mut conversations: Vec<_> = conversations.into_values().collect();
+    conversations.sort_by_key(|triggers| Reverse(triggers.iter().map(|(_, trigger)| trigger.tier).max()));
+    futures_util::stream::iter(conversations)
         .map(|mut triggers| async move {
             triggers.sort_by_key(|(_, trigger)| trigger.created_at());
             let mut results = Vec::new();
@@ -308,14 +313,17 @@ async fn answer(
         Err(error) => return Err(error),
     };
     let (parts, route) = if saved.is_empty() {
-        let mut loaded = load::refresh(app, trigger, stored, deadline.slice(load::SLICE)).await?;
+        let until = deadline.slice(load::SLICE);
+        let Some((trigger, mut loaded)) = guests::admit(app, trigger, stored, claim, until).await? else {
+            return Ok(());
+        };
         claim.record.note_step("load", watch.lap_ms());
-        let letter = Letter::of(trigger, &loaded);
+        let letter = Letter::of(&trigger, &loaded);
         let route = publish::route(app, &loaded.state, &letter);
         let (targets, unsaved) = (route.all(), std::mem::take(&mut loaded.unsaved));
         // While the model thinks, what the relays told is kept and the connections for the reply are opened.
         let respond = alongside(
-            respond(app, trigger, &loaded, claim, journal, deadline),
+            respond(app, &trigger, &loaded, claim, journal, deadline),
             app.relays.open(&targets, deadline.work_until()),
         );
         let ((), text) = tokio::join!(load::keep(app, unsaved), respond);

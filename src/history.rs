@@ -13,7 +13,7 @@ use crate::dm::{self, Content, Opened, ReplyPart};
 use crate::error::Error;
 use crate::kinds;
 use crate::letter::Letter;
-use crate::store::{Write, keys};
+use crate::store::{Key, Write, keys};
 use crate::trigger::{Protocol, Source, Trigger};
 
 /// The most messages of one kind that a first read of a conversation asks for.
@@ -42,13 +42,19 @@ impl StoredMessage {
         self.created_at.min(self.arrived_at)
     }
 
+    /// Where it lies in the conversation with `peer`.
+    #[must_use]
+    pub fn key(&self, peer: &PublicKey) -> Key {
+        keys::message(peer, self.at(), &self.id)
+    }
+
     /// The write that puts it into the conversation with `peer`. The same message is the same row however often it
     /// comes.
     ///
     /// # Errors
     /// [`Error::Permanent`] where it cannot be sealed.
     pub fn write(&self, app: &App, peer: &PublicKey) -> Result<Write, Error> {
-        app.put_sealed(keys::message(peer, self.at(), &self.id), self, None)
+        app.put_sealed(self.key(peer), self, None)
     }
 }
 

@@ -1,7 +1,8 @@
 //! From an event as it came to what is to be done with it.
 //!
 //! The order of the checks is that of design §1, cheapest first: size and shape; kind; for DMs the receiver; age; id
-//! and signature; decryption; and then who sent it. Nothing here does I/O. Whatever fails is a [`Rejection`] with its
+//! and signature; decryption; and then who sent it. Nothing here does I/O: where
+//! guests may be answered, [`crate::guests`] decides about them later. Whatever fails is a [`Rejection`] with its
 //! reason, and stops no other event.
 
 use std::time::Duration;
@@ -101,13 +102,10 @@ pub fn read(app: &App, json: &str, relay: Option<&RelayUrl>) -> Result<Inbound, 
     if opened.author == app.agent() {
         return Ok(Inbound::Own(opened));
     }
-    let tier = tier_of(app, &opened.author);
-    if tier < Tier::Admin {
-        // Who is heeded is configuration: the same message may be heeded tomorrow.
-        return Err(Rejection::NotHeeded(tier).into());
-    }
+    // Who is heeded is configuration: the same message may be heeded tomorrow.
+    let tier = heeded(app, &opened.author)?;
     check_age(app, opened.created_at, now, Duration::ZERO)?;
-    Ok(Inbound::Work(Box::new(trigger(opened, tier, relay, now))))
+    Ok(Inbound::Work(Box::new(trigger(app, opened, tier, relay, now))))
 }
 
 /// What a sweep makes of an event.
@@ -136,7 +134,7 @@ fn check_swept(app: &App, event: &Event, now: Timestamp) -> Result<(), Rejection
     check_kind_and_keys(app, event)?;
     let is_wrap = event.kind == kinds::GIFT_WRAP;
     let slack = if is_wrap { WRAP_DATING } else { Duration::ZERO };
-    let may_wait = !is_wrap && tier_of(app, &event.pubkey) == Tier::Admin;
+    let may_wait = !is_wrap && is_admin(app, &event.pubkey);
     if event.created_at > now + MAX_AHEAD.saturating_add(slack) && !may_wait {
         return Err(Rejection::TooEarly);
     }
@@ -153,14 +151,14 @@ fn open_swept(
     if opened.author == app.agent() {
         return Ok(Inbound::Own(opened));
     }
-    let tier = tier_of(app, &opened.author);
-    if tier < Tier::Admin {
-        return Err(Rejection::NotHeeded(tier));
+    let tier = heeded(app, &opened.author)?;
+    match check_age(app, opened.created_at, now, Duration::ZERO) {
+        // What is kept for an admin, guests could fill the store with.
+        Err(reason) if tier < Tier::Admin => return Err(reason),
+        Err(Rejection::TooOld) => return Ok(Inbound::Past(opened)),
+        _ => {}
     }
-    if let Err(Rejection::TooOld) = check_age(app, opened.created_at, now, Duration::ZERO) {
-        return Ok(Inbound::Past(opened));
-    }
-    Ok(Inbound::Work(Box::new(trigger(opened, tier, relay, now))))
+    Ok(Inbound::Work(Box::new(trigger(app, opened, tier, relay, now))))
 }
 
 fn parse(json: &str) -> Result<Event, Rejection> {
@@ -218,12 +216,21 @@ fn check_age(app: &App, created_at: Timestamp, now: Timestamp, slack: Duration) 
     }
 }
 
-/// What a sender may do. The web of trust joins here when other tiers than the admin's are heeded.
-fn tier_of(app: &App, author: &PublicKey) -> Tier {
-    if app.config.admins.contains(author) { Tier::Admin } else { Tier::Stranger }
+/// The sender's tier as far as it is told without the agent's state: a guest counts as a stranger until that is known
+/// ([`crate::guests::admit`]).
+fn heeded(app: &App, author: &PublicKey) -> Result<Tier, Rejection> {
+    let tier = if is_admin(app, author) { Tier::Admin } else { Tier::Stranger };
+    if tier < Tier::Admin && !app.config.senders.include_guests() {
+        return Err(Rejection::NotHeeded(tier));
+    }
+    Ok(tier)
 }
 
-fn trigger(opened: Opened, tier: Tier, relay: Option<&RelayUrl>, now: Timestamp) -> Trigger {
+fn is_admin(app: &App, author: &PublicKey) -> bool {
+    app.config.admins.contains(author)
+}
+
+fn trigger(app: &App, opened: Opened, tier: Tier, relay: Option<&RelayUrl>, now: Timestamp) -> Trigger {
     let (id, text, fixed_answer) = match opened.content {
         Content::Text(text) => (dm_trigger_id(&opened.id), text, None),
         Content::File => (dm_trigger_id(&opened.id), String::new(), Some(FixedAnswer::CannotReadFiles)),
@@ -235,8 +242,8 @@ fn trigger(opened: Opened, tier: Tier, relay: Option<&RelayUrl>, now: Timestamp)
     Trigger {
         id,
         tier,
-        tainted: false,
-        admin: opened.author,
+        tainted: tier.taints(),
+        admin: if tier == Tier::Admin { opened.author } else { app.admin() },
         arrived_at: now,
         source: Source::Dm(Dm {
             peer: opened.peer,

@@ -8,6 +8,7 @@
 //!
 //! - [`handler`]: START HERE. The whole way, one call per step.
 //! - [`trigger`]: the payload's shape, and what starts a run; [`inbox`]: which events do; [`dm`]: opening and writing messages.
+//! - [`heed`]: who is answered; [`guests`]: how often those who are no admins.
 //! - [`record`]: the claim that makes it once, the saved reply, the outcome.
 //! - [`load`]: what the agent knows, as [`state`] from [`events`] and [`skill`]s; [`context`]: what the model sees of it.
 //! - [`snapshots`]: the same, written down for people.
@@ -31,8 +32,10 @@ pub mod dm;
 pub mod environment;
 pub mod error;
 pub mod events;
+pub mod guests;
 pub mod handler;
 mod hash;
+pub mod heed;
 pub mod history;
 pub mod http;
 mod https;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use nostr::prelude::{Event, EventId, Filter, PublicKey, SingleLetterTag, Timestamp};
+use nostr::prelude::{Event, EventId, Filter, Kind, PublicKey, SingleLetterTag, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::dm;
 use crate::error::Error;
 use crate::events::supersedes;
+use crate::guests::{self, Counters};
 use crate::history::{self, StoredMessage};
 use crate::kinds;
 use crate::publish::{distinct, own_list};
@@ -37,6 +38,15 @@ const MAX_MESSAGES: usize = 60;
 /// The most notes of an admin that are kept.
 const MAX_NOTES: usize = 20;
 
+/// The rows of a conversation that are no messages: the read mark, and what a guest published of itself.
+const BESIDE_MESSAGES: usize = 1 + PERSON.len();
+
+/// What the agent wants to know of whoever it talks to.
+const PERSON: [Kind; 3] = [kinds::PROFILE, kinds::RELAY_LIST, kinds::INBOX_RELAYS];
+
+/// How long what a guest published of itself counts as fresh: nobody keeps it so but its own messages.
+const GUEST_FRESH: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A longer note, as JSON, is not kept: all of an admin's lie in one row.
 const MAX_NOTE_BYTES: usize = 8_000;
 
@@ -51,6 +61,8 @@ pub struct Stored {
     read: Option<ReadMark>,
     messages: Vec<StoredMessage>,
     history_read: Option<ReadMark>,
+    /// What guests have had, where the trigger is one's.
+    pub(crate) counters: Counters,
 }
 
 /// What a run knows.
@@ -60,6 +72,8 @@ pub struct Loaded {
     pub state: AgentState,
     /// The conversation without the triggering message, oldest first.
     pub history: Vec<StoredMessage>,
+    /// Whether what is not known of who is answered is not there: an incomplete read proves no absence.
+    pub is_settled: bool,
     /// What the relays told and the store does not have yet, for [`keep`].
     pub unsaved: Vec<Write>,
 }
@@ -70,23 +84,30 @@ struct ReadMark {
     format: u32,
     read_at: Timestamp,
     complete: bool,
+    /// Whether they were also asked for what decides about guests.
+    #[serde(default)]
+    guests: bool,
 }
 
-/// Reads the store: two queries at once.
+/// Reads the store: two queries at once, and the counters beside them where the trigger is a guest's.
 ///
 /// # Errors
 /// As [`crate::store::Store::list`].
 pub async fn stored(app: &App, trigger: &Trigger) -> Result<Stored, Error> {
     let state = Range::whole(keys::STATE_PARTITION);
-    let (rows, messages) = match trigger.peer() {
-        Some(peer) => {
-            // One more for the read mark.
-            let newest = Range::newest(keys::conversation(&peer), MAX_MESSAGES + 1);
-            tokio::try_join!(app.store.list(&state), app.store.list(&newest))?
-        }
-        None => (app.store.list(&state).await?, Vec::new()),
+    let messages = async {
+        let Some(peer) = trigger.peer() else { return Ok(Vec::new()) };
+        app.store.list(&Range::newest(keys::conversation(&peer), MAX_MESSAGES + BESIDE_MESSAGES)).await
     };
-    let mut stored = Stored::default();
+    let counters = async {
+        match guests::guest(app, trigger) {
+            Some(guest) => guests::counters(app, &[guest]).await,
+            None => Ok(Counters::default()),
+        }
+    };
+    let (rows, messages, counters) = tokio::join!(app.store.list(&state), messages, counters);
+    let (rows, messages) = (rows?, messages?);
+    let mut stored = Stored { counters: counters?, ..Stored::default() };
     rows.iter().for_each(|row| stored.add_state(row));
     messages.iter().for_each(|row| stored.add_message(app, row));
     Ok(stored)
@@ -114,7 +135,7 @@ impl Stored {
     pub fn learn(&mut self, app: &App, events: Vec<Event>) -> Result<Vec<Write>, Error> {
         self.events.extend(events);
         let state = self.state(app);
-        let mut writes = new_versions(&state, &self.versions)?;
+        let mut writes = new_versions(&state, &self.versions, None)?;
         writes.extend(newest_notes(app, &state)?);
         Ok(writes)
     }
@@ -124,7 +145,13 @@ impl Stored {
             self.read = read_clear(row).ok();
         } else if row.key.sort.starts_with(keys::NOTES_PREFIX) {
             self.events.extend(read_clear::<Vec<Event>>(row).unwrap_or_default());
-        } else if let Ok(event) = serde_json::from_slice::<Event>(&row.value) {
+        } else {
+            self.add_event(row);
+        }
+    }
+
+    fn add_event(&mut self, row: &Row) {
+        if let Ok(event) = serde_json::from_slice::<Event>(&row.value) {
             self.versions.insert(row.key.clone(), (row.version, event.id));
             self.events.push(event);
         } else {
@@ -133,6 +160,10 @@ impl Stored {
     }
 
     fn add_message(&mut self, app: &App, row: &Row) {
+        if row.key.sort.starts_with(keys::GUEST_EVENT_PREFIX) {
+            self.add_event(row);
+            return;
+        }
         if row.key.sort.starts_with('~') {
             self.history_read = read_clear(row).ok();
             return;
@@ -143,13 +174,31 @@ impl Stored {
         }
     }
 
-    fn is_stale(&self, now: Timestamp) -> bool {
-        self.read.is_none_or(|mark| mark.read_at + FRESH < now)
+    fn is_stale(&self, app: &App, now: Timestamp) -> bool {
+        let needs_guests = app.config.senders.include_guests();
+        self.read.is_none_or(|mark| mark.read_at + FRESH < now || (needs_guests && !mark.guests))
     }
 
-    /// Whether the relays are to be asked for the conversation: never yet, or some time ago and not all of them told.
-    fn lacks_history(&self, now: Timestamp) -> bool {
-        self.history_read.is_none_or(|mark| !mark.complete && mark.read_at + HISTORY_RETRY < now)
+    /// Whether the relays are to be asked for the conversation: never yet, or some time ago and not all of them told. Of a
+    /// guest they also tell what it published of itself, which may change.
+    fn lacks_peer(&self, is_guest: bool, now: Timestamp) -> bool {
+        self.history_read.is_none_or(|mark| {
+            (!mark.complete && mark.read_at + HISTORY_RETRY < now)
+                || (is_guest && mark.read_at + GUEST_FRESH < now)
+        })
+    }
+
+    /// The state where it says who is answered without asking any relay.
+    #[must_use]
+    pub(crate) fn settled_state(&self, app: &App) -> Option<AgentState> {
+        let state = (!self.is_stale(app, app.clock.now())).then(|| self.state(app))?;
+        self.is_settled(&state).then_some(state)
+    }
+
+    /// Whether what is not in `state` of who is answered is not there.
+    #[must_use]
+    pub(crate) fn is_settled(&self, state: &AgentState) -> bool {
+        self.read.is_some_and(|mark| mark.complete && mark.guests) || state.knows_guests()
     }
 
     /// The state as far as it is known.
@@ -168,7 +217,13 @@ impl Stored {
     #[must_use]
     pub fn into_loaded(self, app: &App, trigger: &Trigger) -> Loaded {
         let state = self.state(app);
-        Loaded { state, history: history::in_order(self.messages, trigger), unsaved: Vec::new() }
+        self.with_state(state, trigger)
+    }
+
+    fn with_state(self, state: AgentState, trigger: &Trigger) -> Loaded {
+        let is_settled = self.is_settled(&state);
+        let history = history::in_order(self.messages, trigger);
+        Loaded { state, history, is_settled, unsaved: Vec::new() }
     }
 }
 
@@ -184,27 +239,28 @@ pub async fn refresh(
     until: Instant,
 ) -> Result<Loaded, Error> {
     let now = app.clock.now();
-    let stale = stored.is_stale(now);
-    let new_peer = trigger.peer().filter(|_| stored.lacks_history(now));
+    let stale = stored.is_stale(app, now);
+    let guest = guests::guest(app, trigger);
+    let new_peer = trigger.peer().filter(|_| stored.lacks_peer(guest.is_some(), now));
     let mut state = stored.state(app);
     if !stale && new_peer.is_none() {
-        return Ok(Loaded {
-            state,
-            history: history::in_order(stored.messages, trigger),
-            unsaved: Vec::new(),
-        });
+        return Ok(stored.with_state(state, trigger));
     }
     let targets = read_targets(app, &state);
     let mut filters = Vec::new();
     if stale {
-        filters.extend(state_filters(app, trigger.peer()));
+        filters.extend(state_filters(app));
         filters.extend(foreign_filters(&adopted_foreign(&state)));
     }
     filters.extend(new_peer.iter().flat_map(|peer| history::filters(&app.agent(), peer)));
+    filters.extend(guest.map(|guest| Filter::new().author(guest).kinds(PERSON)));
 
     let fetched = fetch(app, &targets, &filters, until).await;
     if stored.read.is_none() && fetched.reports.iter().all(|report| report.outcome.is_err()) {
         return Err(Error::Transient("no relay could be read".to_owned()));
+    }
+    if stale && fetched.reports.iter().all(|report| report.outcome.is_err()) {
+        tracing::warn!("no relay could be read: what the store has of the agent is stale, and is used");
     }
     let complete = fetched.is_complete();
     let (dms, events): (Vec<Event>, Vec<Event>) =
@@ -215,22 +271,24 @@ pub async fn refresh(
             writes.push(message.write(app, &peer)?);
             stored.messages.push(message);
         }
-        writes.push(read_mark(keys::history_read(&peer), now, complete)?);
+        writes.push(read_mark(keys::history_read(&peer), now, complete, false)?);
     }
+    stored.events.extend(events);
+    state = stored.state(app);
     if stale {
-        stored.events.extend(events);
-        state = stored.state(app);
         // A newly adopted skill of somebody else is known only once the list is read: then one more round.
         if !state.wanted_foreign().is_empty() {
             let missing = fetch(app, &targets, &foreign_filters(state.wanted_foreign()), until).await;
             stored.events.extend(missing.events);
             state = stored.state(app);
         }
-        writes.extend(new_versions(&state, &stored.versions)?);
         writes.extend(newest_notes(app, &state)?);
-        writes.push(state_read(now, complete)?);
+        writes.push(state_read(app, now, complete)?);
+        let guests = app.config.senders.include_guests();
+        stored.read = Some(ReadMark { format: FORMAT, read_at: now, complete, guests });
     }
-    Ok(Loaded { state, history: history::in_order(stored.messages, trigger), unsaved: writes })
+    writes.extend(new_versions(&state, &stored.versions, guest)?);
+    Ok(Loaded { unsaved: writes, ..stored.with_state(state, trigger) })
 }
 
 async fn fetch(app: &App, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {
@@ -270,8 +328,8 @@ pub(crate) fn adopted_foreign(state: &AgentState) -> Vec<(PublicKey, String)> {
         .collect()
 }
 
-/// What the agent goes by: its own events, those of its admins and of one other key.
-pub(crate) fn state_filters(app: &App, peer: Option<PublicKey>) -> Vec<Filter> {
+/// What the agent goes by: its own events and those of its admins.
+pub(crate) fn state_filters(app: &App) -> Vec<Filter> {
     let agent = Filter::new().author(app.agent()).kinds([
         kinds::PROFILE,
         kinds::DELETION,
@@ -282,11 +340,21 @@ pub(crate) fn state_filters(app: &App, peer: Option<PublicKey>) -> Vec<Filter> {
         kinds::PUBLIC_SKILL,
         kinds::PRIVATE_SKILL,
     ]);
-    let people = app.config.admins.iter().copied().chain(peer).filter(|key| *key != app.agent());
-    let people =
-        Filter::new().authors(people).kinds([kinds::PROFILE, kinds::RELAY_LIST, kinds::INBOX_RELAYS]);
-    let admins = app.config.admins.iter().copied();
-    vec![agent, people, Filter::new().authors(admins).kind(kinds::NOTE).limit(MAX_NOTES)]
+    let of_admins = || Filter::new().authors(app.config.admins.iter().copied());
+    let lists = if app.config.senders.include_guests() { &GUEST_LISTS[..] } else { &[] };
+    let people = of_admins().kinds(PERSON.iter().chain(lists).copied());
+    vec![agent, people, of_admins().kind(kinds::NOTE).limit(MAX_NOTES)]
+}
+
+/// An admin's lists that decide about guests.
+const GUEST_LISTS: [Kind; 2] = [kinds::CONTACTS, kinds::MUTE_LIST];
+
+/// Those lists of the admins whose contacts are not at hand, however old they are.
+pub(crate) fn guest_list_filters(app: &App, state: &AgentState) -> Vec<Filter> {
+    let lacks = |admin: &&PublicKey| state.events.newest(kinds::CONTACTS, **admin).is_none();
+    let admins: Vec<PublicKey> = app.config.admins.iter().filter(lacks).copied().collect();
+    let is_needed = app.config.senders.include_guests() && !admins.is_empty();
+    is_needed.then(|| Filter::new().authors(admins).kinds(GUEST_LISTS)).into_iter().collect()
 }
 
 /// Adopted skills of others, and what their authors deleted.
@@ -309,20 +377,29 @@ pub(crate) fn foreign_filters(skills: &[(PublicKey, String)]) -> Vec<Filter> {
 ///
 /// # Errors
 /// Never, for a value of ours.
-pub(crate) fn state_read(now: Timestamp, complete: bool) -> Result<Write, Error> {
-    read_mark(keys::state_read(), now, complete)
+pub(crate) fn state_read(app: &App, now: Timestamp, complete: bool) -> Result<Write, Error> {
+    read_mark(keys::state_read(), now, complete, app.config.senders.include_guests())
 }
 
-fn read_mark(key: Key, now: Timestamp, complete: bool) -> Result<Write, Error> {
-    let mark = ReadMark { format: FORMAT, read_at: now, complete };
+fn read_mark(key: Key, now: Timestamp, complete: bool, guests: bool) -> Result<Write, Error> {
+    let mark = ReadMark { format: FORMAT, read_at: now, complete, guests };
     Ok(Write::put(key, Expect::Anything, to_json(&mark)?, None))
 }
 
-/// The writes of events that the store does not have yet.
-fn new_versions(state: &AgentState, versions: &BTreeMap<Key, (u64, EventId)>) -> Result<Vec<Write>, Error> {
+/// The writes of events that the store does not have yet. What a guest published of itself lies with its conversation.
+fn new_versions(
+    state: &AgentState,
+    versions: &BTreeMap<Key, (u64, EventId)>,
+    guest: Option<PublicKey>,
+) -> Result<Vec<Write>, Error> {
     let mut writes = Vec::new();
     for event in state.events.kept().filter(|event| event.kind != kinds::NOTE) {
-        let key = keys::event(event);
+        let key = match guest {
+            Some(guest) if event.pubkey == guest && PERSON.contains(&event.kind) => {
+                keys::guest_event(&guest, event.kind)
+            }
+            _ => keys::event(event),
+        };
         let expect = match versions.get(&key) {
             Some((_, id)) if *id == event.id => continue,
             Some((version, _)) => Expect::Version(*version),

@@ -56,6 +56,9 @@ pub struct RunRecord {
     /// removed together with this record.
     #[serde(default)]
     pub due_at: Option<u64>,
+    /// Whether it counts among the messages of guests: see [`crate::guests`].
+    #[serde(default)]
+    pub counted: bool,
     /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
@@ -80,10 +83,10 @@ pub struct RunRecord {
     /// Tokens, as far as providers told.
     #[serde(default)]
     pub usage: Usage,
-    /// What all answers cost, in micro-dollars: see [`Attempt::cost_micro_usd`].
+    /// What all attempts cost, in micro-dollars: see [`Attempt::cost_micro_usd`].
     #[serde(default)]
     pub cost_micro_usd: u64,
-    /// The models that were asked, in order, with what came of it; the first hundred.
+    /// The models that were asked, with what came of it; of failures that cost nothing the first hundred.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
     /// The ids of the reply's parts: kind 4 events or rumors.
@@ -116,8 +119,8 @@ pub struct Attempt {
     /// The tokens of its answer, as far as its provider told.
     #[serde(default)]
     pub usage: Usage,
-    /// What the answer cost, in micro-dollars, by the catalogue's prices: those of the dearest model where nobody knows
-    /// this one's, and of an estimate where the provider told no tokens.
+    /// What the answer, or what came of it, cost, in micro-dollars, by the catalogue's prices: those of the dearest model
+    /// where nobody knows this one's, and of an estimate where the provider told no tokens.
     #[serde(default)]
     pub cost_micro_usd: u64,
     /// How long it took, in milliseconds; `None` where the answer of an earlier attempt at the run was taken.
@@ -301,6 +304,7 @@ impl RunRecord {
             attempt: 0,
             lease_until_ms: 0,
             due_at: None,
+            counted: false,
             held: false,
             arrived_at,
             updated_at_ms: app.clock.now_ms(),
@@ -337,19 +341,65 @@ impl Claim {
     /// Writes `record` in the place of ours and `more` rows, if the run is still ours. Until then ours stays as it was:
     /// it never tells of what was not written.
     async fn save(&mut self, app: &App, record: RunRecord, more: Vec<Write>) -> Result<(), Error> {
+        if self.try_save(app, record, more).await? { Ok(()) } else { Err(Error::TakenOver) }
+    }
+
+    /// The same; false where the run is still ours and another of the rows is not as expected.
+    async fn try_save(&mut self, app: &App, record: RunRecord, more: Vec<Write>) -> Result<bool, Error> {
         let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
         writes.extend(due_rows(&record, self.record.due_at)?);
         writes.extend(more);
         match app.store.write(&writes).await {
             Ok(()) => {}
+            // Two runs may have written a counter alike: only of its record a run knows what it wrote.
+            Err(StoreError::Conflict { key, .. }) if key != keys::record(&record.run_id) => return Ok(false),
             // A write whose answer was lost and that was tried again.
             Err(StoreError::Conflict { current: Some(row), .. }) if is_written(&writes, &row) => {}
             Err(error) => return Err(error.into()),
         }
         self.record = record;
         self.version = self.version.saturating_add(1);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Notes that the sender will be answered, with its tier in record and trigger, together with the counters that say so.
+    /// False where one of
+    /// them was changed since it was read: then nothing was written.
+    ///
+    /// # Errors
+    /// As [`Claim::finish`].
+    pub(crate) async fn admit(
+        &mut self,
+        app: &App,
+        trigger: &Trigger,
+        mut counters: Vec<Write>,
+    ) -> Result<bool, Error> {
+        let (tier, tainted) = (trigger.tier, trigger.tainted);
+        let record = RunRecord { tier, tainted, counted: true, ..self.record.clone() };
+        counters.push(app.put_sealed(keys::trigger(&record.run_id), trigger, record.expires_at)?);
+        self.try_save(app, record, counters).await
+    }
+
+    /// Records that the sender, of `tier`, is not answered: the run is over. False as in [`Claim::admit`].
+    ///
+    /// # Errors
+    /// As [`Claim::finish`].
+    pub(crate) async fn turn_away(
+        &mut self,
+        app: &App,
+        tier: Tier,
+        reason: &str,
+        more: Vec<Write>,
+    ) -> Result<bool, Error> {
+        let record = RunRecord {
+            tier,
+            status: Status::Dropped,
+            due_at: None,
+            reason: Some(reason.to_owned()),
+            ..self.record.clone()
+        };
+        self.try_save(app, record, more).await
     }
 
     /// Records that the reply was accepted: the run is over.
@@ -462,6 +512,23 @@ pub async fn drop_event(
         ..RunRecord::new(app, &dm_trigger_id(event), Tier::Stranger, created_at, app.clock.now())?
     };
     match app.store.write(&[put_record(&record, Expect::Absent)?]).await {
+        Ok(()) | Err(StoreError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Records that a message is not answered, and keeps it in the conversation. A run that is there already stays as it is.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable.
+pub(crate) async fn refuse(app: &App, trigger: &Trigger, reason: &str) -> Result<(), Error> {
+    let record = RunRecord {
+        reason: Some(reason.to_owned()),
+        ..RunRecord::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?
+    };
+    let mut writes = vec![put_record(&record, Expect::Absent)?];
+    writes.extend(history::incoming(trigger).map(|(peer, message)| message.write(app, &peer)).transpose()?);
+    match app.store.write(&writes).await {
         Ok(()) | Err(StoreError::Conflict { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }

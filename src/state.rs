@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 use crate::events::EventSet;
 use crate::kinds;
 use crate::skill::adoption::AdoptionList;
-use crate::skill::{self, Skill};
+use crate::skill::{self, Skill, TriggerFilter};
+use crate::trigger::Tier;
 use crate::warnings;
 
 /// The name of an agent that has none.
@@ -101,6 +102,48 @@ impl AgentState {
     #[must_use]
     pub fn profile(&self, author: PublicKey) -> Option<Map<String, Value>> {
         serde_json::from_str(&self.events.newest(kinds::PROFILE, author)?.content).ok()
+    }
+
+    /// Whether an admin follows this key (kind 3): its web of trust.
+    #[must_use]
+    pub fn is_contact(&self, key: PublicKey) -> bool {
+        self.is_listed(kinds::CONTACTS, key)
+    }
+
+    /// Whether an admin has muted this key for everybody to see (kind 10000). What is muted privately is encrypted to the
+    /// admin.
+    #[must_use]
+    pub fn is_muted(&self, key: PublicKey) -> bool {
+        self.is_listed(kinds::MUTE_LIST, key)
+    }
+
+    fn is_listed(&self, kind: Kind, key: PublicKey) -> bool {
+        let lists = self.admins.iter().filter_map(|admin| self.events.newest(kind, *admin));
+        let hex = key.to_hex();
+        lists.flat_map(|list| list.tags.iter()).any(|tag| {
+            tag.kind() == "p" && tag.content().is_some_and(|named| named.eq_ignore_ascii_case(&hex))
+        })
+    }
+
+    /// Whether the profile of a key says that a program writes for it (NIP-24).
+    #[must_use]
+    pub fn is_bot(&self, key: PublicKey) -> bool {
+        self.profile(key).is_some_and(|profile| profile.get("bot") == Some(&Value::Bool(true)))
+    }
+
+    /// Whether a message of a stranger would fire a skill.
+    #[must_use]
+    pub fn answers_strangers(&self) -> bool {
+        let is_for_strangers = |filter: &TriggerFilter| matches!(filter, TriggerFilter::Dm(tiers) if tiers.contains(&Tier::Stranger));
+        let enabled = self.skills.iter().filter(|skill| skill.enabled);
+        enabled.flat_map(|skill| &skill.triggers).any(|trigger| is_for_strangers(&trigger.filter))
+    }
+
+    /// Whether what decides about guests is at hand: the adoption list, and the contacts of each admin.
+    #[must_use]
+    pub fn knows_guests(&self) -> bool {
+        self.events.newest(kinds::ADOPTION_LIST, self.agent).is_some()
+            && self.admins.iter().all(|admin| self.events.newest(kinds::CONTACTS, *admin).is_some())
     }
 
     /// Where a key reads NIP-17 messages (kind 10050), as written: addresses are checked by who dials them.

@@ -5,6 +5,7 @@
 //!
 //! With a queue a tick only stores and queues; without one it also works what it found, in the time that is left.
 
+use std::cmp::Reverse;
 use std::future::pending;
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ pub async fn run_and_listen(
     let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
     let ears = swept.ears.take();
     let listen = async {
-        match (ears, listen_until) {
+        match (ears, listen_until.and_then(|until| listen::until(until, deadline))) {
             (Some(ears), Some(until)) => Some(listen::run(app, ears, deadline, until, stop).await),
             _ => None,
         }
@@ -154,7 +155,7 @@ async fn take_up(
     if let Some(error) = failure {
         swept["error"] = failed(error, "the sweep");
     }
-    let (due, due_told) = match due {
+    let (mut due, due_told) = match due {
         Ok(due) => {
             let count = json!(due.len());
             (due, count)
@@ -165,6 +166,9 @@ async fn take_up(
         Ok(notice) => triggers.extend(notice),
         Err(error) => drop(failed(error, "what the admin is to be told")),
     }
+    // The admins' first: guests wait.
+    triggers.sort_by_key(|trigger| Reverse(trigger.tier));
+    due.sort_by_key(|due| Reverse(due.trigger.tier));
     let results = match &app.queue {
         Some(queue) if !app.config.standby => queue_all(app, queue.as_ref(), triggers, due).await,
         _ => work_all(app, triggers, due, deadline).await,

@@ -17,6 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 pub use self::parse::{public_key, relays};
 use crate::aws;
+use crate::heed::Senders;
 use crate::llm::catalogue::{Chain, Custom, Providers};
 use crate::secret::{Mask, Secret};
 
@@ -45,6 +46,9 @@ pub struct Config {
     pub log: String,
     /// How old a message may be to be worked; `None` is any age (`DIDACTYL_MAX_AGE`).
     pub max_age: Option<Duration>,
+    /// Who is answered besides the admins, and how often (`DIDACTYL_SENDERS`, `DIDACTYL_GUEST_PER_HOUR`,
+    /// `DIDACTYL_GUESTS_PER_HOUR`).
+    pub senders: Senders,
     /// How long a tick listens after its sweep; `None` is not at all (`DIDACTYL_LISTEN_SECONDS`).
     pub listen: Option<Duration>,
     /// Whether a new store makes the agent say hello to its admin (`DIDACTYL_HELLO`).
@@ -134,6 +138,10 @@ pub struct ConfigError(pub Vec<String>);
 const DEFAULT_STORE: &str = "sqlite:didactyl.sqlite";
 /// Where no `DIDACTYL_MAX_AGE` is set.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Where no `DIDACTYL_GUEST_PER_HOUR` is set.
+const DEFAULT_GUEST_PER_HOUR: &str = "10";
+/// Where no `DIDACTYL_GUESTS_PER_HOUR` is set.
+const DEFAULT_GUESTS_PER_HOUR: &str = "60";
 /// Where no `DIDACTYL_MAX_TURNS` is set.
 const DEFAULT_MAX_TURNS: &str = "16";
 
@@ -160,6 +168,7 @@ impl Config {
             Err(_) => Err("is not a log filter: give for example info or didactyl=debug,info".to_owned()),
         });
         let max_age = reader.optional("DIDACTYL_MAX_AGE", parse::age).unwrap_or(Some(DEFAULT_MAX_AGE));
+        let senders = reader.senders();
         let listen = reader.optional("DIDACTYL_LISTEN_SECONDS", parse::listen).flatten();
         let hello = reader.optional("DIDACTYL_HELLO", parse::switch).unwrap_or(true);
         let standby = reader.optional("DIDACTYL_STANDBY", parse::switch).unwrap_or(false);
@@ -174,7 +183,7 @@ impl Config {
                 .faults
                 .push("DIDACTYL_ADMIN names the agent's own key: it needs a key of yours".to_owned());
         }
-        match (keys, admins, relays, store, models, api_tokens, log, max_turns, context_debug) {
+        match (keys, admins, relays, store, models, api_tokens, log, senders, max_turns, context_debug) {
             (
                 Some(keys),
                 Some(admins),
@@ -183,6 +192,7 @@ impl Config {
                 Some((llm, providers)),
                 Some(api_tokens),
                 Some(log),
+                Some(senders),
                 Some(max_turns),
                 Some(context_debug),
             ) if reader.faults.is_empty() => Ok(Self {
@@ -198,6 +208,7 @@ impl Config {
                 queue_url,
                 log,
                 max_age,
+                senders,
                 listen,
                 hello,
                 standby,
@@ -262,6 +273,13 @@ impl Reader<'_> {
     ) -> Option<T> {
         let text = self.get(name).unwrap_or_else(|| default.to_owned());
         self.parsed(name, parse(text.trim()))
+    }
+
+    fn senders(&mut self) -> Option<Senders> {
+        let lowest = self.or_default("DIDACTYL_SENDERS", "admin", parse::senders);
+        let guest = self.or_default("DIDACTYL_GUEST_PER_HOUR", DEFAULT_GUEST_PER_HOUR, parse::per_hour);
+        let guests = self.or_default("DIDACTYL_GUESTS_PER_HOUR", DEFAULT_GUESTS_PER_HOUR, parse::per_hour);
+        Some(Senders { lowest: lowest?, guest_per_hour: guest?, guests_per_hour: guests? })
     }
 
     fn parsed<T>(&mut self, name: &str, parsed: Result<T, String>) -> Option<T> {

@@ -10,6 +10,7 @@ use super::{ApiToken, Scope, StoreChoice};
 use crate::hash::sha256;
 use crate::llm::catalogue::{Chain, ChainError, Custom, Providers};
 use crate::relay::address;
+use crate::trigger::Tier;
 
 /// A claim outlives its message; of a longer age the stores could not express when it ends.
 const LONGEST_MAX_AGE: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
@@ -129,6 +130,21 @@ pub(super) fn age(text: &str) -> Result<Option<Duration>, String> {
         return Err("is longer than 36500 days: give 0 for any age".to_owned());
     }
     Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+}
+
+/// The lowest tier that is answered.
+pub(super) fn senders(text: &str) -> Result<Tier, String> {
+    match text {
+        "admin" => Ok(Tier::Admin),
+        "wot" => Ok(Tier::Wot),
+        "all" => Ok(Tier::Stranger),
+        _ => Err("names nobody who could be answered: give admin, wot or all".to_owned()),
+    }
+}
+
+pub(super) fn per_hour(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (0..=10_000).contains(number));
+    number.ok_or_else(|| "is not a whole number from 0 to 10000".to_owned())
 }
 
 /// Seconds; 0 is not at all. A function of Lambda's lives for a quarter of an hour at the most.

@@ -14,6 +14,8 @@
 //! | `STATE` | `READ` | when the relays were last asked for those |
 //! | `DM#<peer>` | `<time>#<message id>` | one message of a conversation, sealed |
 //! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
+//! | `DM#<peer>` | `~EVENT#<kind>` | what a guest published of itself: profile and relay lists, as published |
+//! | `GUESTS` | `<day>#<peer or ALL>` | how many messages of guests were worked in each hour of that day (UTC) |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
 //! | `NOTICES` | `<fact>` | something that the admin is told once, sealed |
 //! | `SWEEP` | `LEASE` | who sweeps the relays now |
@@ -25,7 +27,7 @@
 //!
 //! Sort keys that carry a d tag end with it, so whatever it holds it cannot look like another key.
 
-use nostr::prelude::{Event, EventId, PublicKey, Timestamp};
+use nostr::prelude::{Event, EventId, Kind, PublicKey, Timestamp};
 
 use super::Key;
 
@@ -58,6 +60,8 @@ pub enum Place {
     Result(u32, usize),
     /// The event that a call publishes.
     Effect(u32, usize),
+    /// What a model call of a turn cost that gave nothing to keep, counted from 0.
+    Spend(u32, usize),
 }
 
 /// A row of a run's journal.
@@ -68,6 +72,7 @@ pub fn journal(run_id: &str, place: Place) -> Key {
         Place::Compaction(turn, index) => format!("TURN#{turn:04}#C#{index:03}"),
         Place::Result(turn, index) => format!("TURN#{turn:04}#R#{index:03}"),
         Place::Effect(turn, index) => format!("TURN#{turn:04}#E#{index:03}"),
+        Place::Spend(turn, index) => format!("TURN#{turn:04}#S#{index:03}"),
     };
     Key::new(run_partition(run_id), sort)
 }
@@ -82,6 +87,7 @@ pub fn journal_place(key: &Key) -> Option<Place> {
         ("C", Some(index)) => Some(Place::Compaction(turn, index.parse().ok()?)),
         ("R", Some(index)) => Some(Place::Result(turn, index.parse().ok()?)),
         ("E", Some(index)) => Some(Place::Effect(turn, index.parse().ok()?)),
+        ("S", Some(index)) => Some(Place::Spend(turn, index.parse().ok()?)),
         _ => None,
     }
 }
@@ -214,6 +220,22 @@ pub fn history_read(peer: &PublicKey) -> Key {
     Key::new(conversation(peer), "~READ")
 }
 
+/// What a guest published of itself, beside its conversation: there it burdens no other run. Sorts behind every message.
+#[must_use]
+pub fn guest_event(guest: &PublicKey, kind: Kind) -> Key {
+    Key::new(conversation(guest), format!("{GUEST_EVENT_PREFIX}{:05}", kind.as_u16()))
+}
+
+/// What the sort keys of all such events begin with.
+pub const GUEST_EVENT_PREFIX: &str = "~EVENT#";
+
+/// The counter of a day (days since 1970, UTC): of one guest, or of all.
+#[must_use]
+pub fn guest_counter(day: u64, guest: Option<&PublicKey>) -> Key {
+    let whose = guest.map_or_else(|| "ALL".to_owned(), PublicKey::to_hex);
+    Key::new("GUESTS", format!("{day:06}#{whose}"))
+}
+
 /// The partition that names the runs of whose contexts there are snapshots.
 pub const CONTEXT_PARTITION: &str = "CONTEXT";
 
@@ -255,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_place_in_the_journal_is_read_back_from_its_key() {
-        for place in [Place::Answer(1), Place::Result(12, 0), Place::Effect(9999, 127)] {
+        for place in [Place::Answer(1), Place::Result(12, 0), Place::Effect(9999, 127), Place::Spend(2, 3)] {
             assert_eq!(journal_place(&journal("r", place)), Some(place));
         }
         assert_eq!(journal_place(&record("r")), None);

@@ -6,11 +6,13 @@
 //!
 //! - [`plan`]: what a relay is asked next, and when its window is covered. Pure.
 //! - [`seen`]: the ids that were dealt with. Pure.
-//! - `ledger`: where both lie between two ticks; `read`: the relays; `settle`: what becomes of each message.
+//! - `ledger`: where both lie between two ticks; `read`: the relays; `settle`: what becomes of each message;
+//!   `door`: which guests' messages are work.
 //! - `listen`: what comes afterwards, while the tick still has time.
 //!
 //! Whatever dies on the way, nothing counts as read that is not durable: the next tick reads it again.
 
+mod door;
 pub(crate) mod ledger;
 pub(crate) mod listen;
 pub mod plan;
@@ -24,6 +26,7 @@ use std::time::Duration;
 use nostr::prelude::{Event, EventId, Timestamp};
 use serde::Serialize;
 
+use self::door::Door;
 use self::ledger::{Held, Ledger};
 use self::listen::Ears;
 use self::read::{Heard, Inbox, Told};
@@ -106,7 +109,8 @@ pub(crate) async fn run(
     let was_settled = ledger.cursors.settled_at.is_some();
     ledger.settle(now, is_all);
     let learned = learn(app, &mut stored, &heard)?;
-    let settled = settle::settle(app, &mut ledger, &heard, was_settled, deadline, open_until);
+    let door = Door { app, stored: &stored, start_at: ledger.cursors.start_at };
+    let settled = settle::settle(door, &mut ledger, &heard, was_settled, deadline, open_until);
     let (settled, ()) = tokio::join!(settled, load::keep(app, learned));
 
     for relay in &heard {
@@ -118,7 +122,7 @@ pub(crate) async fn run(
     let has_all = load::read_targets(app, &known).iter().all(is_asked);
     if has_all && heard.iter().any(|relay| relay.full_state.is_some()) {
         let is_complete = spared.is_empty() && heard.iter().all(|relay| relay.full_state.is_some());
-        more.push(load::state_read(begun, is_complete)?);
+        more.push(load::state_read(app, begun, is_complete)?);
     }
     let start_at = ledger.cursors.start_at;
     let is_dealt_with = settled.failure.is_none() && settled.ends.values().all(|end| *end != End::Open);
@@ -136,7 +140,7 @@ pub(crate) async fn run(
     .await;
     let met = heard.iter().flat_map(|relay| relay.messages.iter().map(|event| event.id)).collect();
     let (ears, unsaved) = match saved {
-        Ok(known) => (Some(Ears { inboxes: asked, known, met, start_at }), None),
+        Ok(known) => (Some(Ears { inboxes: asked, known, met, stored, start_at }), None),
         Err(error) => (None, Some(error)),
     };
 

@@ -166,11 +166,12 @@ struct Questions {
 
 /// What is new of the state since then, or all of it. A newly adopted skill of somebody else may be old.
 fn state_filters(app: &App, state: &AgentState, since: Option<u64>) -> Vec<Filter> {
-    let mut filters = load::state_filters(app, None);
+    let mut filters = load::state_filters(app);
     filters.extend(load::foreign_filters(&load::adopted_foreign(state)));
     if let Some(since) = since {
         filters = filters.into_iter().map(|filter| filter.since(Timestamp::from(since))).collect();
         filters.extend(load::foreign_filters(state.wanted_foreign()));
+        filters.extend(load::guest_list_filters(app, state));
     }
     filters
 }

@@ -1,12 +1,14 @@
 //! What becomes of the messages that the relays showed: each is opened, and what it asks for is made durable, before its
 //! id counts as dealt with.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use futures_util::StreamExt;
 use nostr::prelude::{Event, EventId, PublicKey, RelayUrl, Timestamp};
 use tokio::time::Instant;
 
+use super::door::Door;
 use super::ledger::{BEFORE_START_SECS, Ledger};
 use super::read::Heard;
 use crate::app::App;
@@ -14,11 +16,12 @@ use crate::clock::Deadline;
 use crate::dm::Opened;
 use crate::error::Error;
 use crate::handler::{due_if_not_begun, keep_message};
+use crate::heed::Refusal;
 use crate::history::{self, StoredMessage};
 use crate::inbox::{self, Inbound, MAX_AHEAD, Rejection, Swept};
 use crate::record::{self, RunRecord};
 use crate::store::{Range, keys};
-use crate::trigger::Trigger;
+use crate::trigger::{Tier, Trigger};
 
 /// How many are made durable at the same time.
 const AT_ONCE: usize = 8;
@@ -81,7 +84,7 @@ pub(crate) struct Settled {
 /// Deals with the messages that `heard` has. One that could not be dealt with by `until` is left open. `was_settled` says
 /// whether an earlier sweep found all that there is from before the start.
 pub(crate) async fn settle(
-    app: &App,
+    door: Door<'_>,
     ledger: &mut Ledger,
     heard: &[Heard],
     was_settled: bool,
@@ -96,7 +99,8 @@ pub(crate) async fn settle(
     // Those that were never alone first: the one that ends the process shall not hold up its neighbours.
     suspected.sort_by_key(points);
     let mut settled = Settled::default();
-    let desk = Desk { app, deadline, until, start_at: ledger.cursors.start_at };
+    let app = door.app;
+    let desk = Desk { app, door, deadline, until };
     if let Err(error) = desk.deal_alone(ledger, suspected, was_settled, &mut settled).await {
         settled.failure = Some(error);
         return settled;
@@ -122,13 +126,8 @@ pub(crate) async fn settle(
 
 /// Deals with messages that were heard outside of a sweep. What is decided with the whole of an agent's past in view is
 /// left to the sweep.
-pub(crate) async fn heard(
-    app: &App,
-    start_at: u64,
-    events: &[(RelayUrl, Event)],
-    deadline: Deadline,
-) -> Settled {
-    let desk = Desk { app, deadline, until: deadline.work_until(), start_at };
+pub(crate) async fn heard(door: Door<'_>, events: &[(RelayUrl, Event)], deadline: Deadline) -> Settled {
+    let desk = Desk { app: door.app, door, deadline, until: deadline.work_until() };
     let mut settled = Settled::default();
     let events = events.iter().map(|(relay, event)| (relay, event));
     let orders = desk.open_all(&candidates(events), &mut settled).await;
@@ -161,27 +160,41 @@ fn candidates<'a>(shown: impl Iterator<Item = (&'a RelayUrl, &'a Event)>) -> Vec
 /// What dealing with messages needs.
 struct Desk<'a> {
     app: &'a App,
+    door: Door<'a>,
     deadline: Deadline,
     until: Instant,
-    start_at: u64,
 }
 
 /// When the agent wrote to whom.
 type OwnTimes = HashMap<PublicKey, Vec<u64>>;
 
 /// What is to be made durable.
-enum Order {
+pub(super) enum Order {
+    /// Somebody's message, to be answered.
     Work(Box<Trigger>),
+    /// A message for the history.
     Message(Opened),
     /// Work from before the start that was answered then.
     Answered(Box<Trigger>),
+    /// A message of a guest who has had its answers.
+    Refused(Box<Trigger>, Refusal),
+}
+
+impl Order {
+    /// Whose messages come first.
+    fn tier(&self) -> Tier {
+        match self {
+            Self::Work(trigger) => trigger.tier,
+            _ => Tier::Admin,
+        }
+    }
 }
 
 /// With the event that it came by.
-struct Placed {
-    id: EventId,
-    at: Timestamp,
-    order: Order,
+pub(super) struct Placed {
+    pub(super) id: EventId,
+    pub(super) at: Timestamp,
+    pub(super) order: Order,
 }
 
 impl Desk<'_> {
@@ -248,6 +261,8 @@ impl Desk<'_> {
 
     /// Makes durable what all of `orders` ask for.
     async fn carry_out_all(&self, orders: Vec<Placed>, is_settled: bool, settled: &mut Settled) {
+        let mut orders = self.door.sift(orders, settled).await;
+        orders.sort_by_key(|placed| Reverse(placed.order.tier()));
         let own = own_times(self.app, &orders);
         let done = futures_util::stream::iter(orders)
             .map(async |Placed { id, at, order }| match self.carry_out(order, &own, is_settled).await {
@@ -306,6 +321,9 @@ impl Desk<'_> {
         };
         match order {
             Order::Work(trigger) => Ok(Done::Stored(self.store(trigger).await?)),
+            Order::Refused(trigger, refusal) => {
+                record::refuse(self.app, &trigger, &refusal.to_string()).await.map(|()| Done::Kept)
+            }
             Order::Message(opened) => keep_message(self.app, opened).await.map(|_| Done::Kept),
             Order::Answered(trigger) => {
                 if let Some((peer, message)) = history::incoming(&trigger) {
@@ -325,10 +343,10 @@ impl Desk<'_> {
         is_settled: bool,
     ) -> Result<Option<Order>, Error> {
         let at = trigger.created_at().as_secs();
-        if at >= self.start_at {
+        if at >= self.door.start_at {
             return Ok(Some(Order::Work(trigger)));
         }
-        if at.saturating_add(BEFORE_START_SECS) < self.start_at {
+        if at.saturating_add(BEFORE_START_SECS) < self.door.start_at {
             return Ok(Some(Order::Answered(trigger)));
         }
         if self.app.config.standby {
@@ -340,9 +358,9 @@ impl Desk<'_> {
         }
         let Some(peer) = trigger.peer() else { return Ok(Some(Order::Work(trigger))) };
         // What it wrote since answers something else.
-        let answers = |written: u64| (at..self.start_at).contains(&written);
+        let answers = |written: u64| (at..self.door.start_at).contains(&written);
         let is_answered = own.get(&peer).is_some_and(|times| times.iter().copied().any(answers))
-            || has_written(self.app, &peer, at..self.start_at, &[]).await?;
+            || has_written(self.app, &peer, at..self.door.start_at, &[]).await?;
         Ok(Some(if is_answered { Order::Answered(trigger) } else { Order::Work(trigger) }))
     }
 

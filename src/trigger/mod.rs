@@ -164,6 +164,12 @@ impl Tier {
             Self::Admin => "admin",
         }
     }
+
+    /// Whether a message of such a sender is a text that nobody trusted wrote.
+    #[must_use]
+    pub fn taints(self) -> bool {
+        self < Self::Wot
+    }
 }
 
 impl Trigger {
@@ -297,6 +303,21 @@ impl Trigger {
             Source::Prompt(_) | Source::Notice(_) => Some(self.admin),
             Source::Cron(_) | Source::Subscription(_) | Source::Webhook(_) | Source::Chain(_) => None,
         }
+    }
+
+    /// Whose message it is, checked by signature; nobody's but in DMs.
+    #[must_use]
+    pub fn sender(&self) -> Option<PublicKey> {
+        match &self.source {
+            Source::Dm(dm) => Some(dm.peer),
+            _ => None,
+        }
+    }
+
+    /// The same message of a sender of this tier.
+    #[must_use]
+    pub fn of_tier(self, tier: Tier) -> Self {
+        Self { tier, tainted: tier.taints(), ..self }
     }
 
     /// When its author says it happened; where nobody says, when it arrived.

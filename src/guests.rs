@@ -1,0 +1,227 @@
+//! Guests, who are no admins: what they have had is counted in the store, and whether a message of theirs is worked is
+//! decided before any model is asked. The decision itself is [`crate::heed`]'s.
+//!
+//! A run counts once: the counters and the word that it was counted are one conditional write.
+
+use std::collections::{BTreeMap, HashMap};
+
+use nostr::prelude::PublicKey;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::app::App;
+use crate::error::Error;
+use crate::heed::{Heed, Refusal, Usage, verdict};
+use crate::history;
+use crate::load::{self, Loaded, Stored};
+use crate::record::{Claim, FORMAT, MAX_ATTEMPTS, read_clear, to_json};
+use crate::state::AgentState;
+use crate::store::{Expect, Row, Write, keys};
+use crate::trigger::{Tier, Trigger};
+
+/// How often a run is counted anew where others counted at the same time.
+const ROUNDS: usize = 20;
+
+const HOURS_PER_DAY: u64 = 24;
+const HOUR_SECS: u64 = 60 * 60;
+
+/// When a day's counters may be forgotten: a day after its end.
+const KEPT_DAYS: u64 = 2;
+
+/// What guests have had today, as read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counters {
+    /// Hours since 1970.
+    hour: u64,
+    all: Counter,
+    guests: HashMap<PublicKey, Counter>,
+}
+
+/// A day's counter and what its row must be for the next write.
+#[derive(Debug, Clone)]
+struct Counter {
+    expect: Expect,
+    hours: BTreeMap<u64, u32>,
+}
+
+/// The row.
+#[derive(Serialize, Deserialize)]
+struct CounterRow {
+    format: u32,
+    hours: BTreeMap<u64, u32>,
+}
+
+/// Whose message it is, where that is no admin as things stand.
+pub(crate) fn guest(app: &App, trigger: &Trigger) -> Option<PublicKey> {
+    trigger.sender().filter(|sender| !app.config.admins.contains(sender))
+}
+
+/// Reads the counters of all guests together and of `guests`.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable; [`Error::Permanent`] where a row is a newer binary's.
+pub(crate) async fn counters(app: &App, guests: &[PublicKey]) -> Result<Counters, Error> {
+    let hour = app.clock.now().as_secs() / HOUR_SECS;
+    let day = hour / HOURS_PER_DAY;
+    let each = guests.iter().map(|guest| keys::guest_counter(day, Some(guest)));
+    let wanted: Vec<_> = std::iter::once(keys::guest_counter(day, None)).chain(each).collect();
+    let mut rows = app.store.read(&wanted).await?.into_iter();
+    let all = Counter::read(rows.next().flatten())?;
+    let each = rows.zip(guests).map(|(row, guest)| Ok::<_, Error>((*guest, Counter::read(row)?)));
+    Ok(Counters { hour, all, guests: each.collect::<Result<_, _>>()? })
+}
+
+impl Counters {
+    pub(crate) fn usage(&self, guest: &PublicKey) -> Usage {
+        let counter = self.guests.get(guest);
+        Usage {
+            guest_hour: counter.map_or(0, |counter| counter.of_hour(self.hour)),
+            guest_day: counter.map_or(0, |counter| {
+                counter.hours.values().fold(0, |sum: u32, hour| sum.saturating_add(*hour))
+            }),
+            guests_hour: self.all.of_hour(self.hour),
+        }
+    }
+
+    /// Counts one more message, here alone.
+    pub(crate) fn add(&mut self, guest: PublicKey) {
+        for counter in [&mut self.all, self.guests.entry(guest).or_default()] {
+            let hour = counter.hours.entry(self.hour).or_default();
+            *hour = hour.saturating_add(1);
+        }
+    }
+
+    /// The writes that count one more message of `guest`, if nobody counted since the counters were read.
+    fn writes(&self, guest: PublicKey) -> Result<Vec<Write>, Error> {
+        let mut counted = self.clone();
+        counted.add(guest);
+        let of_guest = counted.guests.remove(&guest).unwrap_or_default();
+        let day = self.hour / HOURS_PER_DAY;
+        let expires_at = day.saturating_add(KEPT_DAYS).saturating_mul(HOURS_PER_DAY * HOUR_SECS);
+        [(None, counted.all), (Some(&guest), of_guest)]
+            .into_iter()
+            .map(|(whose, counter)| {
+                let value = to_json(&CounterRow { format: FORMAT, hours: counter.hours })?;
+                Ok(Write::put(keys::guest_counter(day, whose), counter.expect, value, Some(expires_at)))
+            })
+            .collect()
+    }
+}
+
+impl Counter {
+    fn read(row: Option<Row>) -> Result<Self, Error> {
+        let Some(row) = row else { return Ok(Self::default()) };
+        let CounterRow { hours, .. } = read_clear(&row)?;
+        Ok(Self { expect: Expect::Version(row.version), hours })
+    }
+
+    fn of_hour(&self, hour: u64) -> u32 {
+        self.hours.get(&hour).copied().unwrap_or_default()
+    }
+}
+
+impl Default for Counter {
+    fn default() -> Self {
+        Self { expect: Expect::Absent, hours: BTreeMap::new() }
+    }
+}
+
+/// Loads what a run needs and decides whether it goes on. The trigger comes back with its sender's true tier. `None`:
+/// the sender is not answered, which is recorded.
+///
+/// # Errors
+/// As [`load::refresh`]; [`Error::Transient`] where the lists that decide about the sender could not be read;
+/// [`Error::TakenOver`] where the run is no longer ours.
+pub(crate) async fn admit(
+    app: &App,
+    trigger: &Trigger,
+    stored: Stored,
+    claim: &mut Claim,
+    until: Instant,
+) -> Result<Option<(Trigger, Loaded)>, Error> {
+    let Some(sender) = trigger.sender() else {
+        return Ok(Some((trigger.clone(), load::refresh(app, trigger, stored, until).await?)));
+    };
+    // Whom the lists at hand refuse costs no read of the relays.
+    if guest(app, trigger).is_some()
+        && let Some(state) = stored.settled_state(app)
+    {
+        let usage = usage(claim, &stored.counters, sender);
+        let heed = verdict(&app.config.senders, &state, sender, usage);
+        if heed.refusal.is_some_and(|refusal| refusal != Refusal::Bot) {
+            turn_away(app, trigger, heed, Vec::new(), claim).await?;
+            return Ok(None);
+        }
+    }
+    let mut counters = stored.counters.clone();
+    let mut loaded = load::refresh(app, trigger, stored, until).await?;
+    for _ in 0..ROUNDS {
+        let heed = verdict(&app.config.senders, &loaded.state, sender, usage(claim, &counters, sender));
+        if heed.refusal.is_some_and(Refusal::is_by_absence)
+            && !loaded.is_settled
+            && claim.record.attempt < MAX_ATTEMPTS
+        {
+            let told = "the lists that say who is answered could not be read from all relays";
+            return Err(Error::Transient(told.to_owned()));
+        }
+        let is_to_count = heed.tier < Tier::Admin && !claim.record.counted;
+        let of_tier = trigger.clone().of_tier(heed.tier);
+        let counted = match heed.refusal {
+            // A bot costs as much as a guest that is answered.
+            None | Some(Refusal::Bot) if is_to_count => counters.writes(sender)?,
+            _ => Vec::new(),
+        };
+        let is_written = match heed.refusal {
+            None if counted.is_empty() => true,
+            None => claim.admit(app, &of_tier, counted).await?,
+            Some(_) => turn_away(app, trigger, heed, counted, claim).await?,
+        };
+        if !is_written {
+            counters = self::counters(app, &[sender]).await?;
+            continue;
+        }
+        if let Some(refusal) = heed.refusal {
+            let partition = keys::conversation(&sender);
+            loaded.unsaved.retain(|write| refusal.keeps_message() || write.key.partition != partition);
+            load::keep(app, loaded.unsaved).await;
+            return Ok(None);
+        }
+        (claim.record.tier, claim.record.tainted) = (of_tier.tier, of_tier.tainted);
+        return Ok(Some((of_tier, loaded)));
+    }
+    Err(Error::Transient("too many guests are counted at the same time".to_owned()))
+}
+
+/// Nothing counts against a run that was counted.
+fn usage(claim: &Claim, counters: &Counters, sender: PublicKey) -> Usage {
+    if claim.record.counted { Usage::default() } else { counters.usage(&sender) }
+}
+
+/// Ends the run without an answer. Of whoever is not answered at all, the message does not stay either. False where a
+/// counter changed meanwhile: then nothing was written.
+async fn turn_away(
+    app: &App,
+    trigger: &Trigger,
+    heed: Heed,
+    mut writes: Vec<Write>,
+    claim: &mut Claim,
+) -> Result<bool, Error> {
+    let Some(refusal) = heed.refusal else { return Ok(true) };
+    tracing::info!(run.id = %claim.record.run_id, reason = %refusal, "a message is not answered");
+    if !refusal.keeps_message()
+        && let Some((peer, message)) = history::incoming(trigger)
+    {
+        writes.push(Write::delete(message.key(&peer), Expect::Anything));
+    }
+    claim.turn_away(app, heed.tier, &refusal.to_string(), writes).await
+}
+
+/// The trigger with its sender's tier, as far as that is told by what the agent knows, and without counting anything.
+///
+/// # Errors
+/// Why the sender is not answered.
+pub fn heeded(app: &App, trigger: Trigger, state: &AgentState) -> Result<Trigger, Refusal> {
+    let Some(sender) = trigger.sender() else { return Ok(trigger) };
+    let Heed { tier, refusal } = verdict(&app.config.senders, state, sender, Usage::default());
+    refusal.map_or_else(|| Ok(trigger.of_tier(tier)), Err)
+}
