@@ -53,6 +53,7 @@ fn the_defaults_are_those_that_the_documentation_names() {
     assert_eq!(config.admins, [PublicKey::from_hex(ADMIN).unwrap()]);
     assert_eq!(config.store, StoreChoice::Sqlite("didactyl.sqlite".into()));
     assert_eq!(config.max_age, Some(Duration::from_secs(604_800)));
+    assert_eq!((config.hello, config.standby), (true, false));
     assert_eq!(config.max_turns, 16);
     assert_eq!((config.log.as_str(), config.agent_name, config.api_tokens.len()), ("info", None, 0));
     assert_eq!((config.context_debug, config.context_dir), (ContextDebug::Off, None));
@@ -391,5 +392,16 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_switch_is_true_or_false_and_nothing_that_could_be_meant_as_either() {
+    for (text, is_on) in [("true", true), ("False", false), (" TRUE ", true)] {
+        assert_eq!(with("DIDACTYL_STANDBY", text).unwrap().standby, is_on);
+        assert_eq!(with("DIDACTYL_HELLO", text).unwrap().hello, is_on);
+    }
+    for text in ["1", "off", "yes please"] {
+        assert_eq!(fault("DIDACTYL_STANDBY", text), "DIDACTYL_STANDBY is neither true nor false");
     }
 }
