@@ -88,8 +88,8 @@ mod tests {
         Loaded {
             state: AgentState::build(&keys(1), &admins, None, list, Timestamp::from(NOW)),
             history: history.collect(),
-            unsaved: Vec::new(),
             is_settled: true,
+            unsaved: Vec::new(),
         }
     }
 

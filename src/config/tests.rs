@@ -20,7 +20,7 @@ fn good() -> BTreeMap<&'static str, String> {
         ("DIDACTYL_NSEC", KEY_12),
         ("DIDACTYL_ADMIN", ADMIN),
         ("DIDACTYL_RELAYS", "wss://in.test"),
-        ("DIDACTYL_LLM", "openai/gpt-5-mini"),
+        ("DIDACTYL_LLM", "openai/gpt-6-luna"),
         ("OPENAI_API_KEY", "sk-test"),
     ]
     .map(|(name, value)| (name, value.to_owned()))
@@ -119,7 +119,7 @@ fn all_faults_are_reported_together() {
         ("DIDACTYL_ADMIN", "npub1"),
         ("DIDACTYL_RELAYS", "https://in.test"),
         ("DIDACTYL_STORE", "redis:x"),
-        ("DIDACTYL_LLM", "openai/gpt-5-mini"),
+        ("DIDACTYL_LLM", "openai/gpt-6-luna"),
         ("DIDACTYL_API_TOKEN", "short"),
         ("DIDACTYL_MAX_AGE", "soon"),
     ];

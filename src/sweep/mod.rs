@@ -6,8 +6,8 @@
 //!
 //! - [`plan`]: what a relay is asked next, and when its window is covered. Pure.
 //! - [`seen`]: the ids that were dealt with. Pure.
-//! - `ledger`: where both lie between two ticks; `read`: the relays; `settle`: what becomes of each message; `door`: which
-//!   guests' messages are work.
+//! - `ledger`: where both lie between two ticks; `read`: the relays; `settle`: what becomes of each message;
+//!   `door`: which guests' messages are work.
 //! - `listen`: what comes afterwards, while the tick still has time.
 //!
 //! Whatever dies on the way, nothing counts as read that is not durable: the next tick reads it again.
@@ -109,8 +109,8 @@ pub(crate) async fn run(
     let was_settled = ledger.cursors.settled_at.is_some();
     ledger.settle(now, is_all);
     let learned = learn(app, &mut stored, &heard)?;
-    let door = Door { app, stored: &stored };
-    let settled = settle::settle(app, &door, &mut ledger, &heard, was_settled, deadline, open_until);
+    let door = Door { app, stored: &stored, start_at: ledger.cursors.start_at };
+    let settled = settle::settle(door, &mut ledger, &heard, was_settled, deadline, open_until);
     let (settled, ()) = tokio::join!(settled, load::keep(app, learned));
 
     for relay in &heard {
@@ -138,7 +138,7 @@ pub(crate) async fn run(
     .await;
     let met = heard.iter().flat_map(|relay| relay.messages.iter().map(|event| event.id)).collect();
     let (ears, unsaved) = match saved {
-        Ok(known) => (Some(Ears { inboxes: asked, known, met, start_at, stored }), None),
+        Ok(known) => (Some(Ears { inboxes: asked, known, met, stored, start_at }), None),
         Err(error) => (None, Some(error)),
     };
 

@@ -94,13 +94,13 @@ mod tests {
     #[test]
     fn a_prompt_is_read_with_what_it_asks_for() {
         let read = Prompt::read(
-            r#"{"type":"prompt","message":" hi ","model":"openai/gpt-5-mini, cheap","max_turns":16}"#,
+            r#"{"type":"prompt","message":" hi ","model":"openai/gpt-6-luna, cheap","max_turns":16}"#,
         );
         assert_eq!(
             read,
             Ok(Prompt {
                 message: " hi ".to_owned(),
-                model: Some("openai/gpt-5-mini, cheap".to_owned()),
+                model: Some("openai/gpt-6-luna, cheap".to_owned()),
                 max_turns: Some(16)
             })
         );
