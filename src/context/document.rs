@@ -41,8 +41,8 @@ pub(crate) fn join(title: &str, skills: &[String]) -> String {
     format!("# {title}\n\n{}", skills.join(SEPARATOR))
 }
 
-/// The text with those of its lines rewritten on which markdown's readers do not agree, and so on where a fence ends: a
-/// carriage return alone becomes a line end, and of a line of fence marks the tabs behind them go.
+/// The text as all readers of markdown take it. They do not agree on a carriage return alone, nor on tabs behind a fence, and
+/// so not on where a fence ends: the one becomes a line end, the others go.
 pub(crate) fn settled(text: &str) -> Cow<'_, str> {
     if !text.contains(['\r', '\t', '\u{b}', '\u{c}']) {
         return Cow::Borrowed(text);

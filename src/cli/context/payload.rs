@@ -16,6 +16,9 @@ use crate::trigger::{self, Trigger, cron};
 
 type Fields = Map<String, Value>;
 
+/// A field of an event: its name, whether a value is right there, and what one is.
+type Shape<'a> = (&'a str, &'a dyn Fn(&Value) -> bool, &'a str);
+
 /// The trigger of the run that `json` starts.
 ///
 /// # Errors
@@ -140,7 +143,7 @@ fn no_event(json: &str) -> String {
     let hex = |field: &Value, len| field.as_str().is_some_and(|text| is_lower_hex(text, len));
     let is_tag = |tag: &Value| tag.as_array().is_some_and(|tag| tag.iter().all(Value::is_string));
     let is_kind = |kind: &Value| kind.as_u64().is_some_and(|kind| kind <= u64::from(u16::MAX));
-    let shapes: [(&str, &dyn Fn(&Value) -> bool, &str); 7] = [
+    let shapes: [Shape<'_>; 7] = [
         ("id", &|field| hex(field, 64), "64 digits of lower-case hex"),
         ("pubkey", &|field| hex(field, 64), "64 digits of lower-case hex"),
         ("created_at", &Value::is_u64, "a time in Unix seconds"),
