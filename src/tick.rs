@@ -98,10 +98,10 @@ pub async fn run_and_listen(
         }
     };
     let (mut answer, heard) = tokio::join!(take_up(app, swept, due, notice, deadline), listen);
-    if let Some((report, results)) = heard {
-        if let Some(answer) = answer.as_object_mut() {
-            answer.insert("listen".to_owned(), json!({"heard": report, "results": told(results)}));
-        }
+    if let Some((report, results)) = heard
+        && let Some(answer) = answer.as_object_mut()
+    {
+        answer.insert("listen".to_owned(), json!({"heard": report, "results": told(results)}));
     }
     tracing::info!(%answer, "the tick is over");
     Ok(answer)
