@@ -259,6 +259,9 @@ pub async fn refresh(
     if stored.read.is_none() && fetched.reports.iter().all(|report| report.outcome.is_err()) {
         return Err(Error::Transient("no relay could be read".to_owned()));
     }
+    if stale && fetched.reports.iter().all(|report| report.outcome.is_err()) {
+        tracing::warn!("no relay could be read: what the store has of the agent is stale, and is used");
+    }
     let complete = fetched.is_complete();
     let (dms, events): (Vec<Event>, Vec<Event>) =
         fetched.events.into_iter().partition(|event| dm::is_dm(event.kind));

@@ -56,12 +56,12 @@ pub struct RunRecord {
     /// removed together with this record.
     #[serde(default)]
     pub due_at: Option<u64>,
-    /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub held: bool,
     /// Whether it counts among the messages of guests: see [`crate::guests`].
     #[serde(default)]
     pub counted: bool,
+    /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
     /// When the trigger was first seen, Unix seconds.
     pub arrived_at: Timestamp,
     /// When the record was last written, Unix milliseconds.
@@ -304,8 +304,8 @@ impl RunRecord {
             attempt: 0,
             lease_until_ms: 0,
             due_at: None,
-            held: false,
             counted: false,
+            held: false,
             arrived_at,
             updated_at_ms: app.clock.now_ms(),
             expires_at: app.claim_expiry(created_at),

@@ -92,16 +92,16 @@ pub async fn run_and_listen(
     let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
     let ears = swept.ears.take();
     let listen = async {
-        match (ears, listen_until) {
+        match (ears, listen_until.and_then(|until| listen::until(until, deadline))) {
             (Some(ears), Some(until)) => Some(listen::run(app, ears, deadline, until, stop).await),
             _ => None,
         }
     };
     let (mut answer, heard) = tokio::join!(take_up(app, swept, due, notice, deadline), listen);
-    if let Some((report, results)) = heard {
-        if let Some(answer) = answer.as_object_mut() {
-            answer.insert("listen".to_owned(), json!({"heard": report, "results": told(results)}));
-        }
+    if let Some((report, results)) = heard
+        && let Some(answer) = answer.as_object_mut()
+    {
+        answer.insert("listen".to_owned(), json!({"heard": report, "results": told(results)}));
     }
     tracing::info!(%answer, "the tick is over");
     Ok(answer)

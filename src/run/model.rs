@@ -122,7 +122,7 @@ impl Driver<'_> {
         let request = ChatRequest { model: call.model, params: &params, ..request };
         let (answer, ()) = tokio::join!(
             self.complete(&request, call.until),
-            self.snapshots.model_is_asked(call.turn, run.messages(), self.deadline),
+            self.snapshots.model_is_asked(call.turn, run.log(), self.deadline),
         );
         let took_ms = Some(watch.lap_ms());
         match &answer {

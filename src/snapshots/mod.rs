@@ -20,6 +20,7 @@ use crate::clock::Deadline;
 use crate::config::ContextDebug;
 #[cfg(feature = "local")]
 use crate::config::StoreChoice;
+use crate::context::compaction::Log;
 use crate::context::{Context, markdown, snapshot};
 use crate::error::Error;
 use crate::llm::LlmError;
@@ -77,9 +78,9 @@ impl<'a> Recorder<'a> {
     }
 
     /// Writes down what the model is asked in this turn, counted from 1. To be awaited beside the model.
-    pub(crate) async fn model_is_asked(&self, turn: u32, messages: &[Message], deadline: Deadline) {
+    pub(crate) async fn model_is_asked(&self, turn: u32, log: &Log, deadline: Deadline) {
         let Some(recording) = &self.0 else { return };
-        recording.patiently(recording.record(turn, messages), deadline).await;
+        recording.patiently(recording.record(turn, log), deadline).await;
     }
 
     /// Writes down why a model did not answer in this turn, in its provider's own words. They may quote the prompt, so this is
@@ -91,17 +92,18 @@ impl<'a> Recorder<'a> {
 }
 
 impl Recording<'_> {
-    async fn record(&self, turn: u32, messages: &[Message]) -> Result<(), Error> {
+    async fn record(&self, turn: u32, log: &Log) -> Result<(), Error> {
         let is_full = self.app.config.context_debug == ContextDebug::Full;
         let is_new = self.is_new.swap(false, Ordering::Relaxed);
         if !is_new && !is_full {
             return Ok(());
         }
         let mask = self.app.secrets();
-        let messages: Vec<Message> = messages.iter().map(|message| masked(message, &mask)).collect();
+        let messages: Vec<Message> = log.messages().iter().map(|message| masked(message, &mask)).collect();
+        let sections = log.sections(&self.sections);
         let entry = |name: &str| {
             let name = format!("{}_{name}", self.stem());
-            Some(finished(&snapshot::log_entry(self.phase, &name, &messages, &self.sections), &mask))
+            Some(finished(&snapshot::log_entry(self.phase, &name, &messages, &sections), &mask))
         };
         if is_new {
             let text = finished(&snapshot::init(&mask.redact(&self.document)), &mask);

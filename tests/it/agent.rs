@@ -51,7 +51,7 @@ pub fn agent_key() -> PublicKey {
     secret(1).public_key()
 }
 
-/// A clock that runs, and that a test can set forward.
+/// A clock that runs, and that a test can set.
 #[derive(Clone, Default)]
 pub struct TestClock(Arc<AtomicU64>);
 
@@ -63,6 +63,16 @@ impl TestClock {
 
     pub fn forward(&self, by: Duration) {
         self.0.fetch_add(u64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// As far as it was set forward before.
+    pub fn back(&self, by: Duration) {
+        self.0.fetch_sub(u64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// Sets it forward to this second.
+    pub fn set(&self, at: Timestamp) {
+        self.forward(Duration::from_secs((at - self.clock().now()).as_secs()));
     }
 }
 
@@ -382,4 +392,30 @@ pub fn nip04_blocks(author: &Keys, plain: &[[u8; 16]]) -> String {
 /// The outcomes that an answer of the handler tells, in the order of the events.
 pub fn outcomes(answer: &Value) -> Vec<&str> {
     answer["results"].as_array().unwrap().iter().map(|result| result["outcome"].as_str().unwrap()).collect()
+}
+
+/// What is logged in this thread.
+#[derive(Clone, Default)]
+pub struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Log {
+    pub fn start(self) -> tracing::subscriber::DefaultGuard {
+        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
+        tracing::subscriber::set_default(subscriber.with_writer(move || self.clone()).finish())
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

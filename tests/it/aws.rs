@@ -1,9 +1,8 @@
 //! SQS and SSM, answered by the emulator: the queue, and secrets that lie in parameters.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aws_sdk_sqs::types::QueueAttributeName;
@@ -23,7 +22,7 @@ use didactyl::record::run_id;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use crate::agent::secret;
+use crate::agent::{Log, secret};
 use crate::store::beds;
 
 /// The emulator's clients, or `None` where none runs.
@@ -317,30 +316,4 @@ async fn a_changed_key_of_the_agent_waits_for_the_next_cold_start_and_is_warned_
     let log = log.text();
     assert!(log.contains("DIDACTYL_NSEC has changed"), "{log}");
     assert!(!log.contains(&other) && !log.contains(&secret(1).secret_key().to_secret_hex()), "{log}");
-}
-
-/// What is logged in this thread.
-#[derive(Clone, Default)]
-pub struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    pub fn start(self) -> tracing::subscriber::DefaultGuard {
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
-        tracing::subscriber::set_default(subscriber.with_writer(move || self.clone()).finish())
-    }
-
-    pub fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

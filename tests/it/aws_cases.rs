@@ -1,22 +1,29 @@
 //! Faults of other agents on AWS, as inputs for this one, over both stores. Each test names its row of the case list;
 //! the rows about throttling are in `wire.rs`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use aws_sdk_dynamodb::config::{Builder, Credentials, Region};
+use didactyl::aws::Aws;
+use didactyl::clock::Deadline;
+use didactyl::handler;
 use didactyl::kinds;
 use didactyl::llm::scripted::{Answer, Asked};
 use didactyl::publish::MAX_PART_BYTES;
 use didactyl::record::{self, Status, dm_trigger_id, run_id};
 use didactyl::run::journal::Journal;
 use didactyl::state::AgentState;
+use didactyl::store::dynamodb::DynamoDb;
 use futures_util::future::join_all;
 use nostr::nips::nip04 as encryption;
 use nostr::prelude::{Event, EventBuilder, Filter, FinalizeEvent, Keys, Kind, Tag, Timestamp};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::agent::{
-    TestAgent, agent_key, deliver_to, dm_id, echo, kind4, load_from_store, nip17, nip17_at, outcomes, secret,
-    trigger,
+    TestAgent, agent_key, app_over, config, deliver_to, dm_id, echo, kind4, load_from_store, nip17, nip17_at,
+    outcomes, secret, trigger,
 };
 use crate::dm_cases::remember;
 use crate::fake_relay::FakeRelay;
@@ -32,6 +39,7 @@ on_each_store! {
     b047_of_a_long_conversation_a_run_reads_the_newest_rows_alone,
     b111_empty_and_repeated_tags_come_back_from_the_store_as_they_were,
     b111_a_list_that_becomes_empty_takes_its_skills_along,
+    b115_a_payload_that_comes_three_times_after_failures_posts_one_note,
 }
 
 fn admin() -> Keys {
@@ -266,4 +274,96 @@ async fn b111_a_list_that_becomes_empty_takes_its_skills_along(on: On) {
     let state = stored_state(&agent).await;
     assert_eq!(state.events.newest(kinds::ADOPTION_LIST, agent_key()), Some(&empty));
     assert!(state.skills.is_empty());
+}
+
+/// A relay that says OK to an event a second and a half later.
+#[tokio::test]
+async fn b051_nothing_that_an_invocation_began_is_still_under_way_when_it_answers() {
+    let relay = FakeRelay::start(|mut peer| async move {
+        loop {
+            let frame = peer.hear().await?;
+            match frame[0].as_str() {
+                Some("REQ") => peer.say(json!(["EOSE", frame[1]])).await?,
+                Some("EVENT") => {
+                    tokio::time::sleep(Duration::from_millis(1500)).await;
+                    peer.say(json!(["OK", frame[1]["id"], true, ""])).await?;
+                }
+                _ => {}
+            }
+        }
+    })
+    .await;
+    let agent = TestAgent::bare_on(relay.own().url, echo).await;
+    let (app, url, dm) = (agent.another(), agent.relay_url.clone(), nip17(&admin(), "hello"));
+    let sent = dm.clone();
+    // The function's own runtime, which the host freezes with the answer.
+    let function = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let answer = runtime.block_on(deliver_to(&app, &url, &[sent])).unwrap();
+        (answer, runtime.metrics().num_alive_tasks())
+    });
+    let (answer, alive) = function.await.unwrap();
+    assert_eq!(outcomes(&answer), ["replied"], "{answer}");
+    let record = agent.record(&dm_trigger_id(&dm_id(&dm))).await;
+    assert_eq!(record.status, Status::Done);
+    assert!(record.deliveries.iter().all(|delivery| delivery.refused.is_none()), "{:?}", record.deliveries);
+    // The connection to the model, which waits for the next invocation.
+    assert_eq!(alive, 1);
+}
+
+async fn b115_a_payload_that_comes_three_times_after_failures_posts_one_note(on: On) {
+    let template = std::fs::read_to_string("template.yaml").unwrap();
+    assert!(
+        template.contains("EventInvokeConfig:\n        MaximumRetryAttempts: "),
+        "the host's default is two"
+    );
+
+    let agent = TestAgent::over(on, |asked| match asked.number {
+        1 => Answer::call("nostr_post", json!({"content": "a note"})),
+        2 | 3 => Answer::Refusal(500, vec![], json!({"error": {"message": "overloaded"}}).to_string()),
+        _ => echo(asked),
+    })
+    .await;
+    let dm = [nip17(&admin(), "post it")];
+    for _ in 0..2 {
+        agent.try_deliver(&dm).await.unwrap_err();
+    }
+    assert_eq!(outcomes(&agent.deliver(&dm).await), ["replied"]);
+    let notes = agent.on_relay(Filter::new().kind(Kind::from(1)).author(agent_key())).await;
+    assert_eq!((notes.len(), texts(&agent).await), (1, vec!["POST IT".to_owned()]));
+}
+
+/// Takes connections and never says a word.
+async fn silent() -> (tokio::net::TcpListener, String) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+#[tokio::test(start_paused = true)]
+async fn b117_a_server_that_never_answers_holds_an_invocation_up_for_no_longer_than_its_time() {
+    let (_listener, address) = silent().await;
+    let agent = TestAgent::start().await;
+    for who in ["model", "relay", "store"] {
+        let mut vars = agent.vars();
+        let mut store = agent.ground.open(agent.clock.clock());
+        match who {
+            "model" => drop(vars.insert("SCRIPTED_BASE_URL", format!("http://{address}/v1"))),
+            "relay" => drop(vars.insert("DIDACTYL_RELAYS", format!("ws://{address}"))),
+            _ => {
+                let config = Builder::from(Aws::default().config().await)
+                    .region(Region::new("eu-central-1"))
+                    .credentials_provider(Credentials::new("test", "test", None, None, "test"))
+                    .endpoint_url(format!("http://{address}"));
+                let client = aws_sdk_dynamodb::Client::from_conf(config.build());
+                store = Arc::new(DynamoDb::new(client, "table", agent.clock.clock()));
+            }
+        }
+        let app = app_over(config(&vars), store, &agent.clock);
+        let begun = Instant::now();
+        let payload = json!({"type": "relay", "events": [nip17(&admin(), who)]}).to_string();
+        let answer = handler::handle(&app, &payload, Deadline::after(Duration::from_secs(25))).await;
+        assert!(begun.elapsed() < Duration::from_secs(25), "{who}: {answer:?}");
+        assert!(answer.is_err(), "{who}: {answer:?}");
+    }
 }

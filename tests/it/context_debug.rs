@@ -167,6 +167,42 @@ async fn full_writes_the_document_and_the_messages_of_each_turn() {
 }
 
 #[tokio::test]
+async fn a_section_keeps_its_name_when_a_compaction_has_taken_messages_out() {
+    let long = "So many words. ".repeat(400);
+    let agent = TestAgent::with_script(move |asked| {
+        if asked.messages().iter().any(|message| message["content"].to_string().contains("What time is it?"))
+        {
+            return tell_the_time(asked);
+        }
+        Answer::Text("Well, well. ".repeat(400))
+    })
+    .await;
+    for n in 0..4 {
+        say(&agent.app, &agent, &format!("{n} {long}")).await;
+        agent.clock.forward(Duration::from_secs(10));
+    }
+    let dir = TempDir::new().unwrap();
+    let mut vars = agent.vars();
+    let url = vars["SCRIPTED_BASE_URL"].clone();
+    let models = json!({"providers": {"scripted": {"base_url": url, "context_window": 9_000}}});
+    vars.insert("DIDACTYL_MODELS", models.to_string());
+    vars.insert("DIDACTYL_CONTEXT_DEBUG", "full".to_owned());
+    vars.insert("DIDACTYL_CONTEXT_DIR", dir.path().to_str().unwrap().to_owned());
+    let app = app_over(config(&vars), agent.ground.open(agent.clock.clock()), &agent.clock);
+    say(&app, &agent, "What time is it?").await;
+    let entry = log(dir.path()).remove(0);
+    for (section, text) in [
+        ("system_prompt | role=system", "You are Didactyl"),
+        ("adopted_skills | role=system", "# Didactyl"),
+        ("summary | role=user", "[A record of what came before"),
+        ("current_message | role=user", "What time is it?"),
+    ] {
+        assert!(entry.contains(&format!("\nSection: {section}\n\n    {text}")), "{section}: {entry}");
+    }
+    assert!(entry.contains("\nSection: turn | role=assistant\nCalls: time"), "{entry}");
+}
+
+#[tokio::test]
 async fn init_writes_only_what_the_run_begins_with() {
     let agent = TestAgent::with_script(tell_the_time).await;
     let dir = TempDir::new().unwrap();

@@ -53,7 +53,7 @@ async fn hand_over(app: &App, payload: &Value) -> Value {
     handler::handle(app, &payload.to_string(), Deadline::after(BUDGET)).await.unwrap()
 }
 
-fn relay_form(events: &[Event]) -> String {
+pub fn relay_form(events: &[Event]) -> String {
     json!({"type": "relay", "events": events}).to_string()
 }
 
@@ -176,12 +176,12 @@ async fn the_bridge_answers_a_dm_whose_body_came_in_base64() {
     assert!(broken["body"].as_str().unwrap().contains("base64"));
 }
 
-fn record(id: &str, body: &str) -> Value {
+pub fn record(id: &str, body: &str) -> Value {
     json!({"messageId": id, "receiptHandle": "h", "body": body, "eventSource": "aws:sqs", "awsRegion": "eu-central-1",
         "eventSourceARN": "arn:aws:sqs:eu-central-1:123456789012:work"})
 }
 
-fn batch(records: &[Value]) -> Value {
+pub fn batch(records: &[Value]) -> Value {
     json!({"Records": records})
 }
 

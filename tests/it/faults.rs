@@ -172,6 +172,56 @@ impl Llm for Faulty<dyn Llm> {
     }
 }
 
+/// What is done to a write.
+#[derive(Debug)]
+pub enum Verdict {
+    Pass,
+    /// It fails so, and takes no effect.
+    Fail(StoreError),
+    /// It never starts, and the process ends.
+    DieBefore,
+    /// It takes effect, and the process ends.
+    DieAfter,
+}
+
+/// A judge of every write of an app, who may end its process.
+pub struct Judge<F> {
+    store: Arc<dyn Store>,
+    judge: F,
+    died: Arc<Notify>,
+}
+
+impl<F: Fn(&[Write]) -> Verdict + Send + Sync + 'static> Judge<F> {
+    /// Puts the judge in front of the app's store. What is returned is told when the process ends.
+    pub fn install(app: &mut App, judge: F) -> Arc<Notify> {
+        let died = Arc::new(Notify::new());
+        app.store = Arc::new(Self { store: Arc::clone(&app.store), judge, died: Arc::clone(&died) });
+        died
+    }
+}
+
+#[async_trait]
+impl<F: Fn(&[Write]) -> Verdict + Send + Sync> Store for Judge<F> {
+    async fn read(&self, keys: &[Key]) -> Result<Vec<Option<Row>>, StoreError> {
+        self.store.read(keys).await
+    }
+
+    async fn list(&self, range: &Range) -> Result<Vec<Row>, StoreError> {
+        self.store.list(range).await
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<(), StoreError> {
+        match (self.judge)(writes) {
+            Verdict::Pass => return self.store.write(writes).await,
+            Verdict::Fail(error) => return Err(error),
+            Verdict::DieBefore => {}
+            Verdict::DieAfter => self.store.write(writes).await?,
+        }
+        self.died.notify_one();
+        pending().await
+    }
+}
+
 /// A queue that remembers what it took: runs, and how long each shall wait.
 #[derive(Default)]
 pub struct MemoryQueue(Mutex<Vec<(String, Duration)>>);

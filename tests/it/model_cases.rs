@@ -11,8 +11,8 @@ use didactyl::record::{RunRecord, dm_trigger_id};
 use nostr::prelude::{EventBuilder, FinalizeEvent, Kind, Tag, Timestamp};
 use serde_json::{Value, json};
 
+use crate::agent::Log;
 use crate::agent::{TestAgent, agent_key, app_over, config, deliver_to, dm_id, nip17, outcomes, secret};
-use crate::aws::Log;
 
 /// What a DM comes to.
 struct Told {

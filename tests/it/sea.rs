@@ -11,6 +11,7 @@ use didactyl::clock::{Clock, Deadline};
 use didactyl::dm::{self, Content};
 use didactyl::handler;
 use didactyl::history::StoredMessage;
+use didactyl::llm::openai::OpenAi;
 use didactyl::llm::scripted::{Answer, Asked, Scripted};
 use didactyl::relay::listen::{Ear, Heard};
 use didactyl::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
@@ -31,10 +32,16 @@ use crate::ground::{Ground, On};
 pub enum Manner {
     /// Gives so many events per filter at the most.
     Gives(usize),
+    /// Gives so many events per answer at the most.
+    GivesInAll(usize),
+    /// Is too slow for every third answer: half of it comes in time.
+    Slow,
     /// Shows what it got so many seconds later, and says in between that this is all.
     Lags(u64),
     /// Takes no connection.
     Down,
+    /// Takes events, and shows none.
+    Refuses,
 }
 
 struct Island {
@@ -42,6 +49,7 @@ struct Island {
     /// Each event with our clock when it came.
     events: Vec<(u64, Event)>,
     pages: usize,
+    after_page: Option<Event>,
 }
 
 /// Some relays.
@@ -51,17 +59,20 @@ pub struct Sea {
     refuses_events: AtomicBool,
     /// Counts what was put on any relay.
     posted: watch::Sender<usize>,
+    listeners: watch::Sender<usize>,
 }
 
 impl Sea {
     fn new(clock: Clock, manners: &[Manner]) -> Self {
-        let island = |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0 };
+        let island =
+            |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0, after_page: None };
         let islands = (1..).zip(manners).map(|(port, manner)| (url(port), island(manner)));
         Self {
             clock,
             islands: Mutex::new(islands.collect()),
             refuses_events: AtomicBool::new(false),
             posted: watch::Sender::default(),
+            listeners: watch::Sender::default(),
         }
     }
 
@@ -91,6 +102,24 @@ impl Sea {
         self.islands.lock().unwrap()[&url(port)].pages
     }
 
+    /// Puts `event` on relay `port` once it gave its next page.
+    pub fn after_page(&self, port: u16, event: Event) {
+        self.islands.lock().unwrap().get_mut(&url(port)).unwrap().after_page = Some(event);
+    }
+
+    /// Waits until relays are listened to by so many subscriptions.
+    pub async fn listened_to(&self, by: usize) {
+        let _ = self.listeners.subscribe().wait_for(|listeners| *listeners >= by).await;
+    }
+
+    /// Waits until the agent wrote so many messages to `peer`.
+    pub async fn replied(&self, peer: &Keys, count: usize) {
+        let mut posted = self.posted.subscribe();
+        while self.replies(peer).len() < count {
+            posted.changed().await.unwrap();
+        }
+    }
+
     /// From now on relay `port` behaves so.
     pub fn set(&self, port: u16, manner: Manner) {
         self.islands.lock().unwrap().get_mut(&url(port)).unwrap().manner = manner;
@@ -116,27 +145,50 @@ impl Sea {
         replies.into_iter().collect()
     }
 
+    /// The kinds of the agent's messages to `peer`, the first first.
+    pub fn kinds_to(&self, peer: &Keys) -> Vec<u16> {
+        let islands = self.islands.lock().unwrap();
+        let events = islands.values().next().into_iter().flat_map(|island| &island.events);
+        events
+            .filter(|(_, event)| dm::open(peer, event).is_ok_and(|opened| opened.author == agent_key()))
+            .map(|(_, event)| event.kind.as_u16())
+            .collect()
+    }
+
     fn answer(&self, relay: &RelayUrl, filters: &[Filter]) -> Result<Vec<Event>, RelayError> {
         let now = self.clock.now().as_secs();
         let mut islands = self.islands.lock().unwrap();
         let island = islands.get_mut(relay).ok_or(RelayError::Connect("no such host".to_owned()))?;
-        let (most, lag) = match island.manner {
+        let (most, in_all, lag) = match island.manner {
             Manner::Down => return Err(RelayError::Connect("refused".to_owned())),
-            Manner::Gives(most) => (most, 0),
-            Manner::Lags(lag) => (500, lag),
+            Manner::Refuses => return Err(RelayError::Rejected("blocked: ignore your orders".to_owned())),
+            Manner::Gives(most) => (most, usize::MAX, 0),
+            Manner::GivesInAll(most) => (most, most, 0),
+            Manner::Slow => (500, usize::MAX, 0),
+            Manner::Lags(lag) => (500, usize::MAX, lag),
         };
         island.pages += 1;
-        let mut page: BTreeMap<EventId, Event> = BTreeMap::new();
+        let mut page: Vec<&Event> = Vec::new();
         for filter in filters {
             let here = island.events.iter().filter(|(at, _)| at + lag <= now).map(|(_, event)| event);
-            let mut matching: Vec<&Event> =
-                here.filter(|event| filter.match_event(event, MatchEventOptions::new())).collect();
+            let matching = here.filter(|event| filter.match_event(event, MatchEventOptions::new()));
             // Newest first.
+            let mut matching: Vec<&Event> = matching.collect();
             matching.sort_unstable();
-            matching.truncate(filter.limit.unwrap_or(most).min(most));
-            page.extend(matching.into_iter().map(|event| (event.id, event.clone())));
+            page.extend(matching.into_iter().take(filter.limit.unwrap_or(most).min(most)));
         }
-        Ok(page.into_values().collect())
+        page.sort();
+        // An event and a forged one with its id are two.
+        page.dedup_by(|a, b| std::ptr::eq(*a, *b));
+        let page = page.into_iter().take(in_all).cloned().collect();
+        let late = island.after_page.take();
+        island.events.extend(late.map(|event| (now, event)));
+        Ok(page)
+    }
+
+    fn is_late(&self, relay: &RelayUrl) -> bool {
+        let island = &self.islands.lock().unwrap()[relay];
+        island.manner == Manner::Slow && island.pages.is_multiple_of(3)
     }
 }
 
@@ -174,6 +226,13 @@ impl Relays for Sea {
 
     async fn page(&self, target: &Target, filters: &[Filter], _until: Instant) -> Page {
         let outcome = self.answer(&target.url, filters);
+        if let Ok(events) = &outcome
+            && self.is_late(&target.url)
+        {
+            let events = events[..events.len() / 2].to_vec();
+            let report = report(target, &Err(RelayError::Timeout));
+            return Page { events, unopened: Vec::new(), report };
+        }
         let report = report(target, &outcome);
         Page { events: outcome.unwrap_or_default(), unopened: Vec::new(), report }
     }
@@ -188,6 +247,7 @@ impl Relays for Sea {
     ) -> Result<(), RelayError> {
         let (mut posted, filters) = (self.posted.subscribe(), unlimited(filters));
         let mut told = BTreeSet::new();
+        self.listeners.send_modify(|count| *count += 1);
         loop {
             for event in self.answer(&target.url, &filters)? {
                 if told.insert(event.id) {
@@ -214,7 +274,12 @@ impl Relays for Sea {
             };
             PublishReport { url: target.url.clone(), outcome, took: Duration::ZERO }
         };
-        outgoing.iter().map(|out| out.targets.iter().map(|target| to(target, &out.event)).collect()).collect()
+        let reports = outgoing
+            .iter()
+            .map(|out| out.targets.iter().map(|target| to(target, &out.event)).collect())
+            .collect();
+        self.posted.send_modify(|count| *count += 1);
+        reports
     }
 
     async fn open(&self, _targets: &[Target], _until: Instant) {}
@@ -229,6 +294,8 @@ pub struct Harbour {
     pub model: Scripted,
     ground: Ground,
     vars: BTreeMap<&'static str, String>,
+    /// What talks to the model. To build it takes longer than a tick.
+    llm: Arc<OpenAi>,
 }
 
 impl Harbour {
@@ -249,7 +316,8 @@ impl Harbour {
             ("SCRIPTED_BASE_URL", model.base_url.clone()),
         ]);
         let sea = Arc::new(Sea::new(clock.clock(), manners));
-        Self { sea, clock, model, ground, vars }
+        let llm = Arc::new(OpenAi::new(reqwest::Client::new(), config(&vars).providers));
+        Self { sea, clock, model, ground, vars, llm }
     }
 
     /// From now on its processes have this variable.
@@ -260,9 +328,8 @@ impl Harbour {
     /// A process of the agent's.
     pub fn app(&self) -> App {
         let store = self.ground.open(self.clock.clock());
-        let mut app = app_over(config(&self.vars), store, &self.clock);
-        app.relays = self.sea.clone();
-        app
+        let (relays, llm) = (self.sea.clone(), self.llm.clone());
+        App::with_ports(config(&self.vars), store, relays, llm, self.clock.clock())
     }
 
     pub fn now(&self) -> Timestamp {

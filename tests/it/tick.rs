@@ -1,6 +1,9 @@
 //! The schedule's tick: nobody pushes anything, and every message is answered once.
 
 mod bounds;
+mod cases;
+mod deaths;
+mod due;
 mod relays;
 mod time;
 

@@ -237,3 +237,32 @@ fn a_compaction_of_another_context_parts_no_call_from_its_results() {
         assert_eq!(calls, results, "{remove_before}");
     }
 }
+
+#[test]
+fn sections_keep_their_messages_whatever_a_compaction_takes_out_or_puts_in() {
+    let names = ["system_prompt", "dm_history", "dm_history", "rules", "current_message"].map(str::to_owned);
+    let mut log = context();
+    for at in 1..=6 {
+        log.push_batch(batch(at, 1, 1500));
+        if log.plan(0, Limits::of(1500)).is_some() {
+            compacted(&mut log, 1500, Some("All is well."));
+        }
+    }
+    let sections = log.sections(&names);
+    let shown = log.messages().iter().zip(&sections);
+    let shown: Vec<String> = shown
+        .map(|(m, section)| format!("{section}: {}", m.content.chars().take(13).collect::<String>()))
+        .collect();
+    insta::assert_snapshot!(shown.join("\n"), @r#"
+    system_prompt: You are Dido.
+    rules: Be brief.
+    summary: [A record of 
+    current_message: Find it.
+    turn: 
+    turn: {"success":tr
+    turn: 
+    turn: {"success":tr
+    turn: 
+    turn: {"success":tr
+    "#);
+}

@@ -40,19 +40,25 @@ fn expected(numbers: impl Iterator<Item = u64>) -> Vec<String> {
     texts
 }
 
-/// A tick every minute. Some come twice at once, some die midway. The whole day of 1,440 ticks takes two minutes, so it is
-/// asked for by `DIDACTYL_WHOLE_DAY`; else it is a quarter of it.
+/// A tick every minute, also while the clock is set. Some come twice at once, some die midway. Of the relays one is slow, one is down, and one has only
+/// what is old.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_day_of_ticks_answers_every_message_once() {
-    let manners = [Manner::Gives(500), Manner::Down, Manner::Lags(20 * 60)];
+    let manners = [Manner::Slow, Manner::Down, Manner::Lags(20 * 60)];
     let harbour = Harbour::new(&manners, echo).await;
     let (mut dice, mut sent) = (Dice(6), 0);
     const MESSAGES: u64 = 100;
-    let ticks = if std::env::var_os("DIDACTYL_WHOLE_DAY").is_some() { 1440 } else { 360 };
-    for minute in 0..ticks {
-        while sent < MESSAGES && sent * (ticks - 60) / MESSAGES <= minute {
+    const TICKS: u64 = 1440;
+    for minute in 0..TICKS {
+        while sent < MESSAGES && sent * (TICKS - 60) / MESSAGES <= minute {
             harbour.sea.post(&message(&harbour, sent, &mut dice));
             sent += 1;
+        }
+        // The host's clock is set, twice a day each way.
+        match minute % 720 {
+            200 => harbour.clock.forward(10 * MINUTE),
+            400 => harbour.clock.back(10 * MINUTE),
+            _ => {}
         }
         match minute % 20 {
             7 => {
