@@ -109,7 +109,7 @@ fn an_empty_environment_is_told_everything_that_it_lacks_at_once() {
     - DIDACTYL_NSEC is not set: give the agent's secret key
     - DIDACTYL_ADMIN is not set: give the key that commands the agent
     - DIDACTYL_RELAYS is not set: give at least one relay
-    - DIDACTYL_LLM is not set: give a model such as openai/gpt-4o-mini
+    - DIDACTYL_LLM is not set: give a model such as openai/gpt-6-luna
     ");
 }
 
