@@ -153,7 +153,8 @@ async fn take_up(
     };
     let Swept { told: mut swept, mut triggers, failure, .. } = swept;
     if let Some(error) = failure {
-        swept["error"] = failed(error, "the sweep");
+        let error = failed(error, "the sweep");
+        swept.as_object_mut().map(|told| told.insert("error".to_owned(), error));
     }
     let (mut due, due_told) = match due {
         Ok(due) => {
