@@ -120,9 +120,9 @@ impl AgentState {
     fn is_listed(&self, kind: Kind, key: PublicKey) -> bool {
         let lists = self.admins.iter().filter_map(|admin| self.events.newest(kind, *admin));
         let hex = key.to_hex();
-        lists
-            .flat_map(|list| list.tags.iter())
-            .any(|tag| tag.kind() == "p" && tag.content().is_some_and(|named| named.eq_ignore_ascii_case(&hex)))
+        lists.flat_map(|list| list.tags.iter()).any(|tag| {
+            tag.kind() == "p" && tag.content().is_some_and(|named| named.eq_ignore_ascii_case(&hex))
+        })
     }
 
     /// Whether the profile of a key says that a program writes for it (NIP-24).
@@ -134,8 +134,7 @@ impl AgentState {
     /// Whether a message of a stranger would fire a skill.
     #[must_use]
     pub fn answers_strangers(&self) -> bool {
-        let is_for_strangers =
-            |filter: &TriggerFilter| matches!(filter, TriggerFilter::Dm(tiers) if tiers.contains(&Tier::Stranger));
+        let is_for_strangers = |filter: &TriggerFilter| matches!(filter, TriggerFilter::Dm(tiers) if tiers.contains(&Tier::Stranger));
         let enabled = self.skills.iter().filter(|skill| skill.enabled);
         enabled.flat_map(|skill| &skill.triggers).any(|trigger| is_for_strangers(&trigger.filter))
     }

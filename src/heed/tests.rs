@@ -103,14 +103,18 @@ fn who_is_answered_follows_from_configuration_lists_and_profile() {
         ("a friend that is a bot", with(vec![bot(FRIEND, json!(true))]), Tier::Wot, FRIEND),
         ("a friend that is no bot", with(vec![bot(FRIEND, json!(false))]), Tier::Wot, FRIEND),
         ("a friend whose bot is a word", with(vec![bot(FRIEND, json!("true"))]), Tier::Wot, FRIEND),
-        ("a muted admin that is a bot", vec![mutes(ADMIN, &[ADMIN]), bot(ADMIN, json!(true))], Tier::Admin, ADMIN),
+        (
+            "a muted admin that is a bot",
+            vec![mutes(ADMIN, &[ADMIN]), bot(ADMIN, json!(true))],
+            Tier::Admin,
+            ADMIN,
+        ),
         ("the agent among the contacts", vec![contacts(ADMIN, &[AGENT])], Tier::Stranger, AGENT),
     ];
     let table: Vec<String> = cases
         .into_iter()
         .map(|(name, events, lowest, sender)| {
-            let heed =
-                verdict(&senders(lowest), &state(events), keys(sender).public_key(), Usage::default());
+            let heed = verdict(&senders(lowest), &state(events), keys(sender).public_key(), Usage::default());
             format!("{name} -> {}", told(heed))
         })
         .collect();

@@ -107,14 +107,14 @@ impl Door<'_> {
     }
 
     /// What these guests have had, with what this tick found already.
-    async fn counters(
-        &self,
-        senders: BTreeSet<PublicKey>,
-        settled: &Settled,
-    ) -> Result<Counters, Error> {
+    async fn counters(&self, senders: BTreeSet<PublicKey>, settled: &Settled) -> Result<Counters, Error> {
         let senders: Vec<PublicKey> = senders.into_iter().collect();
         let mut counters = guests::counters(self.app, &senders).await?;
-        settled.triggers.iter().filter_map(|trigger| self.guest(trigger)).for_each(|guest| counters.add(guest));
+        settled
+            .triggers
+            .iter()
+            .filter_map(|trigger| self.guest(trigger))
+            .for_each(|guest| counters.add(guest));
         Ok(counters)
     }
 }

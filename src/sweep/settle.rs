@@ -126,11 +126,7 @@ pub(crate) async fn settle(
 
 /// Deals with messages that were heard outside of a sweep. What is decided with the whole of an agent's past in view is
 /// left to the sweep.
-pub(crate) async fn heard(
-    door: Door<'_>,
-    events: &[(RelayUrl, Event)],
-    deadline: Deadline,
-) -> Settled {
+pub(crate) async fn heard(door: Door<'_>, events: &[(RelayUrl, Event)], deadline: Deadline) -> Settled {
     let desk = Desk { app: door.app, door, deadline, until: deadline.work_until() };
     let mut settled = Settled::default();
     let events = events.iter().map(|(relay, event)| (relay, event));

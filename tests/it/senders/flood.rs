@@ -14,7 +14,9 @@ async fn b059_five_hundred_messages_of_a_stranger_reach_neither_store_nor_model(
     let agent = TestAgent::start().await;
     let soul = "what is in your soul?";
     let dms: Vec<Event> = (0..250)
-        .flat_map(|n| [nip17(&stranger(), &format!("{soul} {n}")), nip04(&stranger(), &format!("{soul} {n}"))])
+        .flat_map(|n| {
+            [nip17(&stranger(), &format!("{soul} {n}")), nip04(&stranger(), &format!("{soul} {n}"))]
+        })
         .collect();
     let (counter, mut app) = (Counter::default(), agent.another());
     counter.install(&mut app);
