@@ -83,9 +83,19 @@ pub struct ToolCall {
     /// The arguments as JSON text, as the model wrote them: it may be invalid, and the tool loop says so to the model.
     /// Nothing in its many spellings is `{}` already; the empty text is a call that was cut before its arguments.
     pub arguments: String,
+    /// The seal that a provider put on the thoughts behind the call, and wants back with it: opaque, and of use to that
+    /// provider alone (Gemini's `thought_signature`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
 }
 
 impl ToolCall {
+    /// A call that no provider has signed.
+    #[must_use]
+    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
+        Self { id: id.into(), name: name.into(), arguments: arguments.into(), signature: None }
+    }
+
     /// The arguments as what they must be.
     ///
     /// # Errors
@@ -221,7 +231,7 @@ mod tests {
     #[test]
     fn arguments_are_an_object_or_cut_off_or_something_else() {
         let parsed = |arguments: &str| {
-            let call = ToolCall { id: "1".into(), name: "t".into(), arguments: arguments.into() };
+            let call = ToolCall::new("1", "t", arguments);
             call.parsed_arguments()
         };
         assert_eq!(parsed(r#" {"a":1} "#).unwrap()["a"], 1);

@@ -56,12 +56,12 @@ pub struct RunRecord {
     /// removed together with this record.
     #[serde(default)]
     pub due_at: Option<u64>,
-    /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub held: bool,
     /// Whether it counts among the messages of guests: see [`crate::guests`].
     #[serde(default)]
     pub counted: bool,
+    /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
     /// When the trigger was first seen, Unix seconds.
     pub arrived_at: Timestamp,
     /// When the record was last written, Unix milliseconds.
@@ -83,10 +83,10 @@ pub struct RunRecord {
     /// Tokens, as far as providers told.
     #[serde(default)]
     pub usage: Usage,
-    /// What all answers cost, in micro-dollars: see [`Attempt::cost_micro_usd`].
+    /// What all attempts cost, in micro-dollars: see [`Attempt::cost_micro_usd`].
     #[serde(default)]
     pub cost_micro_usd: u64,
-    /// The models that were asked, in order, with what came of it; the first hundred.
+    /// The models that were asked, with what came of it; of failures that cost nothing the first hundred.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
     /// The ids of the reply's parts: kind 4 events or rumors.
@@ -119,8 +119,8 @@ pub struct Attempt {
     /// The tokens of its answer, as far as its provider told.
     #[serde(default)]
     pub usage: Usage,
-    /// What the answer cost, in micro-dollars, by the catalogue's prices: those of the dearest model where nobody knows
-    /// this one's, and of an estimate where the provider told no tokens.
+    /// What the answer, or what came of it, cost, in micro-dollars, by the catalogue's prices: those of the dearest model
+    /// where nobody knows this one's, and of an estimate where the provider told no tokens.
     #[serde(default)]
     pub cost_micro_usd: u64,
     /// How long it took, in milliseconds; `None` where the answer of an earlier attempt at the run was taken.
@@ -304,8 +304,8 @@ impl RunRecord {
             attempt: 0,
             lease_until_ms: 0,
             due_at: None,
-            held: false,
             counted: false,
+            held: false,
             arrived_at,
             updated_at_ms: app.clock.now_ms(),
             expires_at: app.claim_expiry(created_at),
@@ -363,8 +363,8 @@ impl Claim {
         Ok(true)
     }
 
-    /// Notes that the sender will be answered, with its tier in record and trigger, together with the counters that say so.
-    /// False where one of
+    /// Notes that the sender will be answered, with its tier in record and trigger, together with the counters that say so;
+    /// without counters by the next write. False where one of
     /// them was changed since it was read: then nothing was written.
     ///
     /// # Errors
@@ -375,8 +375,11 @@ impl Claim {
         trigger: &Trigger,
         mut counters: Vec<Write>,
     ) -> Result<bool, Error> {
-        let (tier, tainted) = (trigger.tier, trigger.tainted);
-        let record = RunRecord { tier, tainted, counted: true, ..self.record.clone() };
+        (self.record.tier, self.record.tainted) = (trigger.tier, trigger.tainted);
+        if counters.is_empty() {
+            return Ok(true);
+        }
+        let record = RunRecord { counted: true, ..self.record.clone() };
         counters.push(app.put_sealed(keys::trigger(&record.run_id), trigger, record.expires_at)?);
         self.try_save(app, record, counters).await
     }

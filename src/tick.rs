@@ -92,7 +92,7 @@ pub async fn run_and_listen(
     let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
     let ears = swept.ears.take();
     let listen = async {
-        match (ears, listen_until) {
+        match (ears, listen_until.and_then(|until| listen::until(until, deadline))) {
             (Some(ears), Some(until)) => Some(listen::run(app, ears, deadline, until, stop).await),
             _ => None,
         }

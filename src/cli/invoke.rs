@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::sandbox::{Identity, Sandbox};
-use super::{CliResult, Overrides};
+use super::{CliResult, MAX_PAYLOAD_BYTES, Overrides, read_text};
 use crate::clock::{DEFAULT_BUDGET, Deadline};
 use crate::handler;
 
@@ -27,8 +27,7 @@ fn fault(answer: &Value) -> Option<&'static str> {
 
 /// Runs the payload in `file` and prints the handler's answer as JSON.
 pub(super) async fn run(file: &Path, overrides: &Overrides, out: &mut dyn Write) -> CliResult {
-    let payload = std::fs::read_to_string(file)
-        .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    let payload = read_text(file, MAX_PAYLOAD_BYTES)?;
     let sandbox = Sandbox::start(&|name| overrides.var(name), Identity::Published).await?;
     if sandbox.is_embedded() {
         sandbox.seed().await?;

@@ -5,6 +5,7 @@ pub mod context;
 mod demo;
 mod invoke;
 mod models;
+mod output;
 pub mod publish;
 pub mod sandbox;
 pub mod seed;
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::output::{Output, read_text};
 use crate::config::ContextDebug;
 use crate::logging;
 
@@ -87,6 +89,9 @@ impl Overrides {
     }
 }
 
+/// The most bytes of a payload: as many as Lambda takes.
+const MAX_PAYLOAD_BYTES: u64 = 6 * 1024 * 1024;
+
 /// What a command says when it fails: one sentence for the person at the terminal.
 pub type CliResult = Result<(), Box<dyn std::error::Error>>;
 
@@ -97,7 +102,7 @@ impl Cli {
             &std::env::var("DIDACTYL_LOG").unwrap_or_else(|_| "warn".to_owned()),
             logging::Format::Text,
         );
-        let mut out = std::io::stdout();
+        let mut out = Output(std::io::stdout());
         let result = match self.command {
             Command::Demo { overrides } => demo::run(&overrides, &mut out).await,
             Command::Context(request) => context::run(&request, &mut out).await,

@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use super::CliResult;
-use crate::llm::catalogue::{Custom, KEYWORDS, ModelId, Price, Providers};
+use crate::llm::catalogue::{Custom, KEYWORDS, KNOWN_SINCE, ModelId, Price, Providers};
 
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -24,7 +24,7 @@ pub(super) fn run(env: Lookup<'_>, out: &mut dyn Write) -> CliResult {
                 show(&providers, id, out)?;
             }
         }
-        None => writeln!(out, "chain: DIDACTYL_LLM is not set; give for example openai/gpt-5-mini")?,
+        None => writeln!(out, "chain: DIDACTYL_LLM is not set; give for example openai/gpt-6-luna")?,
     }
     writeln!(out, "\nkeywords (DIDACTYL_MODELS)")?;
     for keyword in KEYWORDS {
@@ -44,7 +44,7 @@ pub(super) fn run(env: Lookup<'_>, out: &mut dyn Write) -> CliResult {
     }
     writeln!(
         out,
-        "\nmodels with a known size and price (per million tokens: input / cached input / output)"
+        "\nmodels with a known size and price, as of {KNOWN_SINCE} (per million tokens: input / cached input / output)"
     )?;
     for id in providers.known_models() {
         show(&providers, &id, out)?;
@@ -96,7 +96,7 @@ mod tests {
             "keywords": {"private": "home/qwen3"}
         }"#;
         let (list, fault) = listed(&[
-            ("DIDACTYL_LLM", "openai/gpt-5-mini, private, groq/other"),
+            ("DIDACTYL_LLM", "openai/gpt-6-luna, private, groq/other"),
             ("DIDACTYL_MODELS", models),
             ("GROQ_API_KEY", "gsk-SEKRIT"),
         ]);
@@ -104,7 +104,7 @@ mod tests {
         assert!(!list.contains("SEKRIT"), "{list}");
         insta::assert_snapshot!(list, @r"
         chain (DIDACTYL_LLM)
-          no   openai/gpt-5-mini                   400000 tokens  $0.25 / $0.025 / $2.00  OPENAI_API_KEY is not set
+          no   openai/gpt-6-luna                  1050000 tokens  $0.25 / $0.02 / $0.75   OPENAI_API_KEY is not set
           yes  home/qwen3                           16384 tokens  $0.00 / $0.00 / $0.0725
           yes  groq/other                           32768 tokens  price unknown
 
@@ -131,34 +131,36 @@ mod tests {
           yes  vllm          http://127.0.0.1:8000/v1
           no   xai           XAI_API_KEY is not set
 
-        models with a known size and price (per million tokens: input / cached input / output)
+        models with a known size and price, as of 2026-11-30 (per million tokens: input / cached input / output)
           yes  home/qwen3                           16384 tokens  $0.00 / $0.00 / $0.0725
           no   anthropic/claude-haiku-4-5          200000 tokens  $1.00 / $0.10 / $5.00   ANTHROPIC_API_KEY is not set
-          no   anthropic/claude-opus-4-5           200000 tokens  $5.00 / $0.50 / $25.00  ANTHROPIC_API_KEY is not set
-          no   anthropic/claude-sonnet-4-5         200000 tokens  $3.00 / $0.30 / $15.00  ANTHROPIC_API_KEY is not set
-          no   deepseek/deepseek-chat              131072 tokens  $0.56 / $0.07 / $1.68   DEEPSEEK_API_KEY is not set
-          no   gemini/gemini-2.5-flash            1048576 tokens  $0.30 / $0.075 / $2.50  GEMINI_API_KEY is not set
-          no   gemini/gemini-2.5-flash-lite       1048576 tokens  $0.10 / $0.025 / $0.40  GEMINI_API_KEY is not set
-          no   gemini/gemini-2.5-pro              1048576 tokens  $2.50 / $0.625 / $15.00  GEMINI_API_KEY is not set
-          yes  groq/llama-3.3-70b-versatile        131072 tokens  $0.59 / $0.59 / $0.79
-          yes  groq/openai/gpt-oss-120b            131072 tokens  $0.15 / $0.15 / $0.75
-          no   mistral/mistral-large-latest        131072 tokens  $2.00 / $2.00 / $6.00   MISTRAL_API_KEY is not set
-          no   mistral/mistral-small-latest        131072 tokens  $0.10 / $0.10 / $0.30   MISTRAL_API_KEY is not set
-          no   openai/gpt-4.1                     1047576 tokens  $2.00 / $0.50 / $8.00   OPENAI_API_KEY is not set
-          no   openai/gpt-4.1-mini                1047576 tokens  $0.40 / $0.10 / $1.60   OPENAI_API_KEY is not set
-          no   openai/gpt-4o-mini                  128000 tokens  $0.15 / $0.075 / $0.60  OPENAI_API_KEY is not set
-          no   openai/gpt-5                        400000 tokens  $1.25 / $0.125 / $10.00  OPENAI_API_KEY is not set
-          no   openai/gpt-5-mini                   400000 tokens  $0.25 / $0.025 / $2.00  OPENAI_API_KEY is not set
-          no   openai/gpt-5-nano                   400000 tokens  $0.05 / $0.005 / $0.40  OPENAI_API_KEY is not set
-          no   xai/grok-4                          256000 tokens  $3.00 / $0.75 / $15.00  XAI_API_KEY is not set
+          no   anthropic/claude-haiku-5-5         1000000 tokens  $0.50 / $0.05 / $2.50   ANTHROPIC_API_KEY is not set
+          no   anthropic/claude-opus-5-5          1000000 tokens  $4.00 / $0.20 / $20.00  ANTHROPIC_API_KEY is not set
+          no   anthropic/claude-sonnet-5-5        1000000 tokens  $2.00 / $0.10 / $10.00  ANTHROPIC_API_KEY is not set
+          no   deepseek/deepseek-v4-flash         1000000 tokens  $0.30 / $0.006 / $1.20  DEEPSEEK_API_KEY is not set
+          no   deepseek/deepseek-v4-pro           1000000 tokens  $1.32 / $0.044 / $3.96  DEEPSEEK_API_KEY is not set
+          no   gemini/gemini-2.5-flash-lite       1048576 tokens  $0.10 / $0.01 / $0.40   GEMINI_API_KEY is not set
+          no   gemini/gemini-3.5-flash-lite       1048576 tokens  $0.30 / $0.03 / $2.50   GEMINI_API_KEY is not set
+          no   gemini/gemini-3.8-flash            1048576 tokens  $0.75 / $0.075 / $3.75  GEMINI_API_KEY is not set
+          no   gemini/gemini-4-argon              1048576 tokens  $2.00 / $0.10 / $10.00  GEMINI_API_KEY is not set
+          yes  groq/openai/gpt-oss-120b            131072 tokens  $0.15 / $0.075 / $0.60
+          yes  groq/openai/gpt-oss-20b             131072 tokens  $0.075 / $0.0375 / $0.30
+          no   mistral/mistral-large-latest        262144 tokens  $0.70 / $0.07 / $2.10   MISTRAL_API_KEY is not set
+          no   mistral/mistral-small-latest        262144 tokens  $0.15 / $0.015 / $0.60  MISTRAL_API_KEY is not set
+          no   openai/gpt-5.4-mini                 400000 tokens  $0.75 / $0.075 / $4.50  OPENAI_API_KEY is not set
+          no   openai/gpt-6-luna                  1050000 tokens  $0.25 / $0.02 / $0.75   OPENAI_API_KEY is not set
+          no   openai/gpt-6.1-sol                 1050000 tokens  $5.00 / $0.20 / $15.00  OPENAI_API_KEY is not set
+          no   openai/gpt-6.1-terra               1050000 tokens  $2.50 / $0.10 / $7.50   OPENAI_API_KEY is not set
+          no   xai/grok-4.20                      1000000 tokens  $2.50 / $0.40 / $5.00   XAI_API_KEY is not set
+          no   xai/grok-4.7                        500000 tokens  $4.00 / $1.00 / $12.00  XAI_API_KEY is not set
         ");
     }
 
     #[test]
     fn without_a_usable_model_the_command_fails_and_says_why() {
         assert_eq!(listed(&[]).1.unwrap(), "no model is configured");
-        let lacks = "no model of the chain can be used: openai/gpt-5-mini: OPENAI_API_KEY is not set";
-        assert_eq!(listed(&[("DIDACTYL_LLM", "gpt-5-mini")]).1.unwrap(), lacks);
+        let lacks = "no model of the chain can be used: openai/gpt-6-luna: OPENAI_API_KEY is not set";
+        assert_eq!(listed(&[("DIDACTYL_LLM", "gpt-6-luna")]).1.unwrap(), lacks);
         let fault = listed(&[("DIDACTYL_MODELS", r#"{"keywords": {"cheap": 1}}"#)]).1.unwrap();
         assert!(fault.starts_with("DIDACTYL_MODELS keywords, entry 1: "), "{fault}");
     }

@@ -43,6 +43,9 @@ pub enum Identity {
     Fresh,
     /// The published test keys, which signed the samples in `events/`: secret keys 1 (agent) and 2 (admin).
     Published,
+    /// Those too, for a command that sends nothing: then it harms nobody where a key of one's own meets an admin whom
+    /// everybody knows.
+    Onlooker,
 }
 
 type Failure = Box<dyn std::error::Error>;
@@ -55,13 +58,20 @@ impl Sandbox {
     pub async fn start(env: &dyn Fn(&str) -> Option<String>, identity: Identity) -> Result<Self, Failure> {
         let (agent, admin) = match identity {
             Identity::Fresh => (Keys::generate(), Keys::generate()),
-            Identity::Published => (published_key(1)?, published_key(2)?),
+            Identity::Published | Identity::Onlooker => (published_key(1)?, published_key(2)?),
         };
         let mut filled = BTreeMap::new();
         let unset = |name: &str| env(name).is_none_or(|value| value.trim().is_empty());
 
         // A key of one's own never meets an admin or a token that everybody has.
-        if unset("DIDACTYL_NSEC") && unset("DIDACTYL_ADMIN") {
+        let own_keys = unset("DIDACTYL_NSEC") && unset("DIDACTYL_ADMIN");
+        let may_mix = matches!(identity, Identity::Onlooker);
+        if may_mix && !own_keys && (unset("DIDACTYL_NSEC") || unset("DIDACTYL_ADMIN")) {
+            tracing::warn!(
+                "DIDACTYL_NSEC or DIDACTYL_ADMIN is not set: a key that everybody knows stands for it"
+            );
+        }
+        if own_keys || may_mix {
             filled.insert("DIDACTYL_NSEC", agent.secret_key().to_secret_hex());
             filled.insert("DIDACTYL_ADMIN", admin.public_key().to_hex());
         }
@@ -73,6 +83,11 @@ impl Sandbox {
         }
         if unset("DIDACTYL_NSEC") {
             filled.insert("DIDACTYL_API_TOKEN", PUBLISHED_TOKEN.to_owned());
+        }
+        if !own_keys && unset("DIDACTYL_RELAYS") {
+            tracing::warn!(
+                "DIDACTYL_RELAYS is not set: nothing is known of what the agent and its admin have published"
+            );
         }
         let relay = if unset("DIDACTYL_RELAYS") {
             let relay = embedded_relay().await?;
@@ -89,7 +104,6 @@ impl Sandbox {
         } else {
             None
         };
-        let own_keys = unset("DIDACTYL_NSEC") && unset("DIDACTYL_ADMIN");
         let vars = |name: &str| {
             env(name).filter(|value| !value.trim().is_empty()).or_else(|| filled.get(name).cloned())
         };

@@ -46,15 +46,15 @@ pub struct Config {
     pub log: String,
     /// How old a message may be to be worked; `None` is any age (`DIDACTYL_MAX_AGE`).
     pub max_age: Option<Duration>,
+    /// Who is answered besides the admins, and how often (`DIDACTYL_SENDERS`, `DIDACTYL_GUEST_PER_HOUR`,
+    /// `DIDACTYL_GUESTS_PER_HOUR`).
+    pub senders: Senders,
     /// How long a tick listens after its sweep; `None` is not at all (`DIDACTYL_LISTEN_SECONDS`).
     pub listen: Option<Duration>,
     /// Whether a new store makes the agent say hello to its admin (`DIDACTYL_HELLO`).
     pub hello: bool,
     /// Whether it reads and records without answering anybody (`DIDACTYL_STANDBY`).
     pub standby: bool,
-    /// Who is answered besides the admins, and how often (`DIDACTYL_SENDERS`, `DIDACTYL_GUEST_PER_HOUR`,
-    /// `DIDACTYL_GUESTS_PER_HOUR`).
-    pub senders: Senders,
     /// The most model calls of a run that may use tools, where no request asks for fewer or more
     /// (`DIDACTYL_MAX_TURNS`).
     pub max_turns: u32,
@@ -157,7 +157,7 @@ impl Config {
         let relays = reader.required("DIDACTYL_RELAYS", "at least one relay", parse::relays);
         let store = reader.or_default("DIDACTYL_STORE", DEFAULT_STORE, parse::store);
         let custom = reader.or_default("DIDACTYL_MODELS", "{}", Custom::parse);
-        let models = reader.required("DIDACTYL_LLM", "a model such as openai/gpt-4o-mini", |text| {
+        let models = reader.required("DIDACTYL_LLM", "a model such as openai/gpt-6-luna", |text| {
             parse::llm(text, custom.unwrap_or_default(), vars)
         });
         let agent_name = reader.get("DIDACTYL_AGENT_NAME").map(|name| name.trim().to_owned());
@@ -168,10 +168,10 @@ impl Config {
             Err(_) => Err("is not a log filter: give for example info or didactyl=debug,info".to_owned()),
         });
         let max_age = reader.optional("DIDACTYL_MAX_AGE", parse::age).unwrap_or(Some(DEFAULT_MAX_AGE));
+        let senders = reader.senders();
         let listen = reader.optional("DIDACTYL_LISTEN_SECONDS", parse::listen).flatten();
         let hello = reader.optional("DIDACTYL_HELLO", parse::switch).unwrap_or(true);
         let standby = reader.optional("DIDACTYL_STANDBY", parse::switch).unwrap_or(false);
-        let senders = reader.senders();
         let max_turns = reader.or_default("DIDACTYL_MAX_TURNS", DEFAULT_MAX_TURNS, parse::turns);
         let context_debug = reader.or_default("DIDACTYL_CONTEXT_DEBUG", "off", str::parse);
         let context_dir = reader.get("DIDACTYL_CONTEXT_DIR").map(PathBuf::from);
@@ -208,10 +208,10 @@ impl Config {
                 queue_url,
                 log,
                 max_age,
+                senders,
                 listen,
                 hello,
                 standby,
-                senders,
                 max_turns,
                 context_debug,
                 context_dir,

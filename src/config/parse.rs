@@ -132,18 +132,6 @@ pub(super) fn age(text: &str) -> Result<Option<Duration>, String> {
     Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
 }
 
-/// Seconds; 0 is not at all. A function of Lambda's lives for a quarter of an hour at the most.
-pub(super) fn listen(text: &str) -> Result<Option<Duration>, String> {
-    let seconds: Option<u64> = text.parse().ok().filter(|seconds| *seconds <= 900);
-    let seconds = seconds.ok_or("is not a whole number of seconds from 0 to 900")?;
-    Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
-}
-
-/// `true` or `false`.
-pub(super) fn switch(text: &str) -> Result<bool, String> {
-    text.to_ascii_lowercase().parse().map_err(|_| "is neither true nor false".to_owned())
-}
-
 /// The lowest tier that is answered.
 pub(super) fn senders(text: &str) -> Result<Tier, String> {
     match text {
@@ -157,6 +145,18 @@ pub(super) fn senders(text: &str) -> Result<Tier, String> {
 pub(super) fn per_hour(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (0..=10_000).contains(number));
     number.ok_or_else(|| "is not a whole number from 0 to 10000".to_owned())
+}
+
+/// Seconds; 0 is not at all. A function of Lambda's lives for a quarter of an hour at the most.
+pub(super) fn listen(text: &str) -> Result<Option<Duration>, String> {
+    let seconds: Option<u64> = text.parse().ok().filter(|seconds| *seconds <= 900);
+    let seconds = seconds.ok_or("is not a whole number of seconds from 0 to 900")?;
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+}
+
+/// `true` or `false`.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    text.to_ascii_lowercase().parse().map_err(|_| "is neither true nor false".to_owned())
 }
 
 pub(super) fn turns(text: &str) -> Result<u32, String> {

@@ -84,6 +84,8 @@ pub struct Compaction {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Log {
     messages: Vec<Message>,
+    /// Which message of the context each one is; none for what came later.
+    origins: Vec<Option<usize>>,
     /// Where the triggering message is.
     trigger: usize,
     /// The summary, whose message is the one in front of the trigger.
@@ -96,7 +98,7 @@ impl Log {
     pub fn new(messages: Vec<Message>) -> Self {
         let last = messages.len().saturating_sub(1);
         let trigger = messages.iter().rposition(|m| m.role == Role::User).unwrap_or(last);
-        Self { messages, trigger, summary: None }
+        Self { origins: (0..messages.len()).map(Some).collect(), messages, trigger, summary: None }
     }
 
     /// The messages.
@@ -105,9 +107,22 @@ impl Log {
         &self.messages
     }
 
+    /// The section of each message, for people: one of `of_context`, which has those of the context's messages, or
+    /// `summary`, or `turn` for what the run added.
+    #[must_use]
+    pub fn sections(&self, of_context: &[String]) -> Vec<String> {
+        let section = |(at, origin): (usize, &Option<usize>)| match origin {
+            Some(origin) => of_context.get(*origin).map_or("turn", String::as_str),
+            None if Some(at) == self.summary_at() => "summary",
+            None => "turn",
+        };
+        self.origins.iter().enumerate().map(|origin| section(origin).to_owned()).collect()
+    }
+
     /// Adds an assistant's message with all its results.
     pub fn push_batch(&mut self, batch: impl IntoIterator<Item = Message>) {
         self.messages.extend(batch);
+        self.origins.resize(self.messages.len(), None);
     }
 
     /// Its size.
@@ -197,9 +212,10 @@ impl Log {
     pub fn compact(&mut self, compaction: &Compaction) {
         let removed: Vec<bool> = (0..self.messages.len()).map(|at| self.is_removed(at, compaction)).collect();
         let newest = self.newest_batch();
-        let mut kept = Vec::new();
+        let (mut kept, mut origins) = (Vec::new(), Vec::new());
         let mut trigger = 0;
-        for (at, message) in std::mem::take(&mut self.messages).into_iter().enumerate() {
+        let messages = std::mem::take(&mut self.messages).into_iter().zip(std::mem::take(&mut self.origins));
+        for (at, (message, origin)) in messages.enumerate() {
             if removed.get(at).copied().unwrap_or_default() {
                 continue;
             }
@@ -212,14 +228,16 @@ impl Log {
                 _ => None,
             };
             kept.push(max.and_then(|max| shortened(&message, max)).unwrap_or(message));
+            origins.push(origin);
         }
         if removed.contains(&true) {
             let summary = next_summary(self.summary.take(), compaction.summary.as_deref());
             kept.insert(trigger, Message::text(Role::User, format!("{SUMMARY_HEAD}\n\n{summary}")));
+            origins.insert(trigger, None);
             trigger = trigger.saturating_add(1);
             self.summary = Some(summary);
         }
-        self.messages = kept;
+        (self.messages, self.origins) = (kept, origins);
         self.trigger = trigger;
     }
 

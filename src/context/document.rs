@@ -3,6 +3,7 @@
 //! Authors' text is edited by byte ranges that a CommonMark parser names, and only at heading markers, so what is
 //! no heading (hashtags, fences, indented code, HTML) stays as it was written.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag};
@@ -40,6 +41,22 @@ pub(crate) fn join(title: &str, skills: &[String]) -> String {
     format!("# {title}\n\n{}", skills.join(SEPARATOR))
 }
 
+/// The text as all readers of markdown take it. They do not agree on a carriage return alone, nor on tabs behind a fence, and
+/// so not on where a fence ends: the one becomes a line end, the others go.
+pub(crate) fn settled(text: &str) -> Cow<'_, str> {
+    if !text.contains(['\r', '\t', '\u{b}', '\u{c}']) {
+        return Cow::Borrowed(text);
+    }
+    // `\r\n` stays as it was written.
+    let text = text.split("\r\n").map(|part| part.replace('\r', "\n")).collect::<Vec<_>>().join("\r\n");
+    let lines = text.split_inclusive('\n').flat_map(|line| {
+        let (line, end) = line.split_at(line.trim_end_matches(['\r', '\n']).len());
+        let marks = line.trim_end_matches([' ', '\t', '\u{b}', '\u{c}']);
+        [if is_fence(marks) { marks } else { line }, end]
+    });
+    Cow::Owned(lines.collect())
+}
+
 /// A skill's text as it stands in the document: no blank lines around it, headings one level down, an open fence or
 /// HTML block closed.
 pub(crate) fn prepare(text: &str) -> Bumped {
@@ -60,7 +77,13 @@ pub(crate) fn close(text: &mut String) {
 
 /// Whether the last line may be a fence.
 pub(crate) fn ends_with_fence(text: &str) -> bool {
-    text.lines().next_back().is_some_and(|line| line.ends_with("```") || line.ends_with("~~~"))
+    text.lines().next_back().is_some_and(is_fence)
+}
+
+/// Whether a line is fence marks and nothing else, but for what begins lists and quotes.
+fn is_fence(line: &str) -> bool {
+    let marks = without_prefix(line);
+    marks.len() >= 3 && ['`', '~'].iter().any(|mark| marks.chars().all(|c| c == *mark))
 }
 
 /// Whether a line lies in more lists and quotes than [`MAX_NESTING`], or is a fence of more marks, so that the text is
@@ -103,8 +126,12 @@ pub(crate) fn opens_indented(text: &str) -> bool {
 }
 
 fn may_open(line: &str) -> bool {
-    let is_prefix = |c: char| c.is_ascii_digit() || " \t>-+*.)".contains(c);
-    line.trim_start_matches(is_prefix).starts_with(['`', '~', '<'])
+    without_prefix(line).starts_with(['`', '~', '<'])
+}
+
+/// A line without what begins lists and quotes.
+fn without_prefix(line: &str) -> &str {
+    line.trim_start_matches(|c: char| c.is_ascii_digit() || " \t>-+*.)".contains(c))
 }
 
 /// What a CommonMark parser says of a text.
@@ -262,10 +289,12 @@ fn open_html(block: &str) -> Option<&'static str> {
     tags.iter().all(|(_, end)| !lower.contains(end)).then_some(end)
 }
 
+/// Nothing but spaces may follow the marks: of tabs markdown's readers think differently.
 fn is_closing(line: &str, fence: &str, mark: char) -> bool {
-    let indent = line.len().saturating_sub(line.trim_start_matches(' ').len());
-    let line = line.trim();
-    indent <= 3 && line.len() >= fence.len() && line.chars().all(|c| c == mark)
+    let marks = line.trim_start_matches(' ');
+    let indent = line.len().saturating_sub(marks.len());
+    let marks = marks.trim_end_matches(' ');
+    indent <= 3 && marks.len() >= fence.len() && marks.chars().all(|c| c == mark)
 }
 
 /// Without blank lines at the start and white space at the end; the first line keeps its indentation.
@@ -371,6 +400,21 @@ mod tests {
     }
 
     #[test]
+    fn lines_that_readers_take_differently_are_settled() {
+        for (text, expected) in [
+            ("a\rb\r\r\nc\r\n\r", "a\nb\n\r\nc\r\n\n"),
+            ("é\r", "é\n"),
+            ("```\r```\t \r\n\tb\t\n> ~~~ \t", "```\n```\r\n\tb\t\n> ~~~"),
+            ("``` \t", "```"),
+            ("``` rust\t\n", "``` rust\t\n"),
+            ("a\r\nb", "a\r\nb"),
+            ("", ""),
+        ] {
+            assert_eq!(settled(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
     fn an_open_fence_is_closed_at_the_join() {
         for (text, expected) in [
             ("```rust\nfn main() {}\n", "```rust\nfn main() {}\n```"),
@@ -379,6 +423,9 @@ mod tests {
             ("```\na\n```\n\nb", "```\na\n```\n\nb"),
             ("- ```\n  in a list", "- ```\n  in a list"),
             ("  ```\n  a\n  ```", "  ```\n  a\n  ```"),
+            ("~~~\n\t~~~", "~~~\n\t~~~\n~~~"),
+            ("~~~\n~~~\u{85}x", "~~~\n~~~\u{85}x\n~~~"),
+            ("~~~\n~~~\u{a0}\n.", "~~~\n~~~\u{a0}\n.\n~~~"),
         ] {
             assert_eq!(prepare(text).text, expected, "{text:?}");
         }

@@ -41,12 +41,26 @@ pub(crate) fn to_json_line(value: &Value) -> String {
     cut(&without_ends(&cleaned(value).to_string(), "\\u003e"), MAX_VALUE_BYTES)
 }
 
+/// What ends tags, comments and other HTML blocks, but for its last character.
+const ENDS: [(&str, char); 4] = [("--", '>'), ("?", '>'), ("]]", '>'), ("<", '/')];
+
 /// The text without what ends tags, comments and other HTML blocks that an author may have opened around it.
 /// `<\/` reads the same in markdown and in JSON; for `>` each has its own spelling, `bracket`.
 fn without_ends(text: &str, bracket: &str) -> String {
-    let ends = ["-->", "?>", "]]>"];
-    ends.into_iter().fold(text.replace("</", "<\\/"), |text, end| {
-        text.replace(end, &format!("{}{bracket}", end.trim_end_matches('>')))
+    ENDS.into_iter().fold(text.to_owned(), |text, (start, last)| {
+        let last_as = if last == '>' { bracket } else { "\\/" };
+        text.replace(&format!("{start}{last}"), &format!("{start}{last_as}"))
+    })
+}
+
+/// Where in `after` a backslash is needed so that it ends nothing together with `before`, as neither does alone.
+pub(crate) fn end_across(before: &str, after: &str) -> Option<usize> {
+    ENDS.into_iter().find_map(|(start, last)| {
+        let at = start.len().min(after.find(last)?);
+        let (head, tail) = start.split_at(start.len().saturating_sub(at));
+        let crosses =
+            !head.is_empty() && before.ends_with(head) && after.starts_with(&format!("{tail}{last}"));
+        crosses.then_some(at)
     })
 }
 
@@ -244,6 +258,24 @@ mod tests {
         let line = to_json_line(&hostile);
         assert_eq!(line, r#"["a <\/pre> b","a --\u003e b ?\u003e c ]]\u003e d"]"#);
         assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), hostile);
+    }
+
+    #[test]
+    fn an_end_that_only_two_texts_make_together_is_found() {
+        for (before, after, expected) in [
+            ("a --", "> b", Some(0)),
+            ("a -", "-> b", Some(1)),
+            ("a ]", "]>", Some(1)),
+            ("?", ">", Some(0)),
+            ("<", "/pre>", Some(0)),
+            ("a", "--> b", None),
+            ("-", "> b", None),
+            ("--", " >", None),
+            ("]]", "", None),
+            ("", ">", None),
+        ] {
+            assert_eq!(end_across(before, after), expected, "{before:?} {after:?}");
+        }
     }
 
     #[test]

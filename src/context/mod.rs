@@ -251,6 +251,13 @@ pub fn soul_warnings(content: &str) -> Vec<String> {
     warnings
 }
 
+/// What can be read in a soul of this content and perhaps says something other than its author meant.
+#[cfg(feature = "local")]
+#[must_use]
+pub fn soul_remarks(content: &str) -> Vec<String> {
+    soul::remarks(content)
+}
+
 /// The sections of the soul's template, or of the built-in one. That says nothing of the admin below tier admin, and
 /// vouches for no sender where there is none.
 fn sections(soul: &Soul, trigger: &Trigger, warnings: &mut Vec<String>) -> Vec<Section> {

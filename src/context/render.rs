@@ -181,7 +181,7 @@ impl<'a> Renderer<'a> {
     pub(crate) fn section(&mut self, text: &'a str, limit: Option<usize>) -> String {
         self.enter(Place::Section, limit);
         let mut out = String::new();
-        self.text(text, &mut out);
+        self.text(&document::settled(text), &mut out);
         out
     }
 
@@ -193,7 +193,7 @@ impl<'a> Renderer<'a> {
             self.enter(Place::UserBlock, None);
             self.path.push(skill.d());
             let mut part = String::new();
-            self.text(block, &mut part);
+            self.text(&document::settled(block), &mut part);
             parts.push(part);
             self.path.pop();
         }
@@ -221,12 +221,13 @@ impl<'a> Renderer<'a> {
         if let Some(text) = self.skills.get(&key) {
             return Rc::clone(text);
         }
+        let written = document::settled(&skill.instructions);
         let text: Rc<str> = if self.place == Place::Document && !self.is_listing {
-            if document::is_too_deep(&skill.instructions) {
+            if document::is_too_deep(&written) {
                 self.warn_too_deep(skill);
                 return self.skills.entry(key).or_default().clone();
             }
-            let prepared = document::prepare(&skill.instructions);
+            let prepared = document::prepare(&written);
             if prepared.kept > 0 {
                 self.warn(format!(
                     "skill {}: a heading of several lines over a rule cannot go one level down and stays",
@@ -235,7 +236,7 @@ impl<'a> Renderer<'a> {
             }
             prepared.text.into()
         } else {
-            skill.instructions.trim().into()
+            written.trim().into()
         };
         self.skills.insert(key, Rc::clone(&text));
         text
@@ -421,7 +422,15 @@ impl<'a> Renderer<'a> {
     /// Writes text after what stands there.
     fn push(&mut self, text: &str, out: &mut String) {
         self.end_block(text, out);
-        self.write(text, out);
+        match markdown::end_across(out, text) {
+            Some(at) => {
+                let (before, after) = text.split_at(at);
+                self.write(before, out);
+                self.write("\\", out);
+                self.write(after, out);
+            }
+            None => self.write(text, out),
+        }
     }
 
     /// Ends a block of lines so that `text`, which comes next, is no part of it, whatever the block holds.

@@ -96,6 +96,18 @@ fn numbered(number: usize, message: &Message) -> String {
     out
 }
 
+/// Why a model did not answer: in our words, and in those of its provider, where it had any.
+#[must_use]
+pub fn failure(model: &str, reason: &str, words: &str) -> String {
+    let mut out = String::from("**The model did not answer**\n\n");
+    bullet(&mut out, 0, "model", &one_line(model));
+    bullet(&mut out, 0, "reason", &one_line(reason));
+    if !words.is_empty() {
+        bullet(&mut out, 0, "its provider's words", words);
+    }
+    out
+}
+
 /// A tool's JSON as nested bullets; `None` for what is no JSON or has no parts.
 fn json_list(text: &str) -> Option<String> {
     let value: serde_json::Value = serde_json::from_str(text).ok()?;

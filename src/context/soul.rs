@@ -17,7 +17,12 @@
 //!   limit: 12
 //! ```
 
+#[cfg(feature = "local")]
+mod remarks;
+
 use crate::chat::Role;
+#[cfg(feature = "local")]
+pub(crate) use remarks::remarks;
 
 /// The line that ends the personality. Of several the first counts.
 const MARKER: &str = "---template---";
@@ -84,7 +89,7 @@ pub(crate) fn parse_sections<'a>(
     for line in lines {
         match (line.strip_prefix("- section:"), drafts.last_mut()) {
             (Some(name), _) => drafts.push(Draft::new(name.trim())),
-            (None, Some(draft)) => draft.line(line),
+            (None, Some(draft)) => drop(draft.line(line)),
             (None, None) => {}
         }
     }
@@ -120,12 +125,13 @@ impl<'a> Draft<'a> {
         Self { name, role: "system", limit: "0", content: Vec::new(), in_block: false }
     }
 
-    fn line(&mut self, line: &'a str) {
+    /// Takes a line of the section; whether it says anything.
+    fn line(&mut self, line: &'a str) -> bool {
         if self.in_block {
             let blank = line.trim().is_empty();
             if let Some(text) = line.strip_prefix(INDENT).or(blank.then_some("")) {
                 self.content.push(text);
-                return;
+                return true;
             }
             self.in_block = false;
         }
@@ -138,8 +144,9 @@ impl<'a> Draft<'a> {
                 self.in_block = matches!(text, "|" | "|-" | "|+");
                 self.content = if self.in_block { Vec::new() } else { vec![text] };
             }
-            _ => {}
+            _ => return line.trim().is_empty(),
         }
+        true
     }
 
     fn finish(self) -> Result<Section, &'static str> {

@@ -420,8 +420,8 @@ fn a_requests_model_goes_before_the_skills_and_their_other_parameters_stand() {
     let skill: &[&[&str]] =
         &[&["trigger", "dm", "admin", "seed=8"], &["llm", "cheap"], &["temperature", "1"], &["seed", "7"]];
     let scene = || Scene::new().skill("a", skill, "a");
-    let context = scene().prompt(Some("openai/gpt-5-mini, smart"), None).context();
-    assert_eq!(context.model_chain, "openai/gpt-5-mini, smart");
+    let context = scene().prompt(Some("openai/gpt-6-luna, smart"), None).context();
+    assert_eq!(context.model_chain, "openai/gpt-6-luna, smart");
     // What stands on the trigger's tag comes after the skill's own.
     assert_eq!(context.params, Params { temperature: Some(1.0), max_tokens: None, seed: Some(8) });
     assert_eq!(scene().context().model_chain, "cheap");

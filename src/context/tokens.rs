@@ -105,7 +105,10 @@ pub fn of_message(message: &Message) -> usize {
     let calls: usize = message
         .tool_calls
         .iter()
-        .map(|call| estimate(&call.name).saturating_add(estimate(&call.arguments)))
+        .map(|call| {
+            let signature = call.signature.as_deref().map_or(0, estimate);
+            estimate(&call.name).saturating_add(estimate(&call.arguments)).saturating_add(signature)
+        })
         .sum();
     estimate(&message.content).saturating_add(calls).saturating_add(MESSAGE_OVERHEAD)
 }
@@ -179,6 +182,13 @@ impl Calibration {
         room.min(learned.too_long.unwrap_or(room))
     }
 
+    /// How many of the model's own tokens its window has left beside a request that is estimated at `estimated`.
+    #[must_use]
+    pub fn left(&self, model: &str, window: usize, estimated: usize) -> usize {
+        let learned = self.0.get(model).copied().unwrap_or_default();
+        self.room(model, window).saturating_sub(estimated).saturating_mul(learned.permille) / 1000
+    }
+
     fn update(&mut self, model: &str, change: impl FnOnce(&mut Learned)) {
         if self.0.len() < MAX_MODELS || self.0.contains_key(model) {
             change(self.0.entry(model.to_owned()).or_default());
@@ -193,9 +203,11 @@ mod tests {
 
     #[test]
     fn a_message_counts_its_text_its_calls_and_itself() {
-        let call = ToolCall { id: "c".to_owned(), name: "time".to_owned(), arguments: "{}".to_owned() };
+        let call = ToolCall::new("c", "time", "{}");
         assert_eq!(of_message(&Message::assistant("how now", vec![call])), 2 + 1 + 2 + 4);
         assert_eq!(of_message(&Message::text(Role::User, "")), 4);
+        let signed = ToolCall { signature: Some("seal".to_owned()), ..ToolCall::new("c", "time", "{}") };
+        assert_eq!(of_message(&Message::assistant("", vec![signed])), 1 + 2 + 1 + 4);
     }
 
     #[test]
@@ -213,6 +225,16 @@ mod tests {
         }
         assert!((12_000..=12_500).contains(&calibration.room("m", 10_000)), "{calibration:?}");
         assert_eq!(calibration.room("other", 10_000), 10_000);
+    }
+
+    #[test]
+    fn what_a_window_has_left_is_counted_in_the_models_own_tokens() {
+        let mut calibration = Calibration::default();
+        assert_eq!(calibration.left("m", 10_000, 4_000), 6_000);
+        assert_eq!(calibration.left("m", 10_000, 40_000), 0);
+        calibration.learn("m", 1000, 2000);
+        // 4,000 estimated ones are 8,000 of its own.
+        assert_eq!(calibration.left("m", 10_000, 4_000), 2_000);
     }
 
     #[test]

@@ -118,7 +118,30 @@ fn who_is_answered_follows_from_configuration_lists_and_profile() {
             format!("{name} -> {}", told(heed))
         })
         .collect();
-    insta::assert_snapshot!(table.join("\n"), @"");
+    insta::assert_snapshot!(table.join("\n"), @r"
+    an admin, by default -> admin: is answered
+    a friend, by default -> wot: the agent does not heed a sender of tier wot
+    a stranger, by default -> stranger: the agent does not heed a sender of tier stranger
+    a friend, wot -> wot: is answered
+    a friend of the second admin, wot -> wot: is answered
+    a stranger's contact, wot -> stranger: the agent does not heed a sender of tier stranger
+    a stranger who follows the admin, wot -> stranger: the agent does not heed a sender of tier stranger
+    a stranger with a skill, wot -> stranger: the agent does not heed a sender of tier stranger
+    a friend, all -> wot: is answered
+    a stranger without a skill, all -> stranger: no adopted skill names strangers in its dm trigger
+    a stranger with a skill, all -> stranger: is answered
+    a stranger with a skill for friends, all -> stranger: no adopted skill names strangers in its dm trigger
+    a stranger with a disabled skill, all -> stranger: no adopted skill names strangers in its dm trigger
+    a stranger with somebody else's skill, all -> stranger: no adopted skill names strangers in its dm trigger
+    a muted friend, all -> wot: an admin has muted the sender
+    one whom the second admin muted -> wot: an admin has muted the sender
+    one whom a stranger muted -> wot: is answered
+    a friend that is a bot -> wot: the sender's profile says that it is a bot
+    a friend that is no bot -> wot: is answered
+    a friend whose bot is a word -> wot: is answered
+    a muted admin that is a bot -> admin: is answered
+    the agent among the contacts -> stranger: the agent does not answer itself
+    ");
 }
 
 #[test]
@@ -136,7 +159,13 @@ fn limits_hold_from_their_number_on_and_never_for_an_admin() {
         .into_iter()
         .map(|(sender, usage)| told(verdict(&senders(Tier::Wot), &state, keys(sender).public_key(), usage)))
         .collect();
-    insta::assert_snapshot!(table.join("\n"), @"");
+    insta::assert_snapshot!(table.join("\n"), @r"
+    wot: is answered
+    wot: the sender has had its answers of the hour (DIDACTYL_GUEST_PER_HOUR)
+    wot: the sender has had its 20 answers of the day
+    wot: all guests together have had their answers of the hour (DIDACTYL_GUESTS_PER_HOUR)
+    admin: is answered
+    ");
     let none = Senders { lowest: Tier::Wot, guest_per_hour: 0, guests_per_hour: 60 };
     assert_eq!(over_limit(&none, Usage::default()), Some(Refusal::GuestHour));
 }

@@ -12,7 +12,7 @@ use super::catalogue::Model;
 use super::failure::{Refusal, retry_after};
 use super::sse::Lines;
 use super::stream::Assembly;
-use super::{LlmError, read};
+use super::{LlmError, Reason, read};
 use crate::chat::{ChatAnswer, FinishReason};
 
 /// The largest answer that is read.
@@ -215,7 +215,7 @@ impl Body {
         let Some(chunk) = chunk.map_err(|error| lost(&error))? else { return Ok(None) };
         self.read = self.read.saturating_add(chunk.len());
         if self.read > self.max {
-            return Err(LlmError::Unreadable(format!("it is longer than {} bytes", self.max)));
+            return Err(LlmError::Unreadable(format!("it is longer than {} bytes", self.max).into()));
         }
         Ok(Some(chunk.to_vec()))
     }
@@ -267,8 +267,8 @@ fn interrupted(error: LlmError, mut partial: ChatAnswer) -> LlmError {
     }
     let reason = match error {
         LlmError::Transient { reason, .. } => reason,
-        LlmError::Unreadable(_) => "a part of the stream cannot be read".to_owned(),
-        other => other.to_string(),
+        LlmError::Unreadable(_) => "a part of the stream cannot be read".into(),
+        other => Reason::new(other.to_string(), other.reason().words()),
     };
     partial.finish_reason = FinishReason::Other("interrupted".to_owned());
     LlmError::Interrupted { reason, partial: Box::new(partial) }
@@ -290,5 +290,5 @@ fn silent() -> LlmError {
 }
 
 fn transient(reason: &str) -> LlmError {
-    LlmError::Transient { reason: reason.to_owned(), retry_after: None }
+    LlmError::Transient { reason: reason.into(), retry_after: None }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use super::{LlmError, read};
+use super::{LlmError, Reason, read};
 use crate::secret::Secret;
 
-/// The most characters of a provider's own words that are kept.
-const MAX_REASON_CHARS: usize = 200;
+/// The longest code of an error that is shown. It is a name; what is longer is a text.
+const MAX_CODE_CHARS: usize = 48;
 
 /// No provider's wish to wait longer than this is believed.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -56,24 +56,24 @@ pub(super) struct Refusal<'a> {
 }
 
 impl Refusal<'_> {
-    /// What it means. The provider's words are cut to a line and lose `key`.
+    /// What it means. The provider's words lose `key`; they may quote the prompt, so of the rest only the status and the
+    /// names that the error has are shown.
     pub(super) fn into_error(self, key: Option<&Secret>) -> LlmError {
         let json = read::parse(self.body).ok();
         let error = json.as_ref().map(|body| read::error_in(body).unwrap_or(body));
-        let words = match error {
-            Some(error) => message(error),
-            None => plain_text(self.body),
-        };
-        let said = one_line(&key.map_or_else(|| words.clone(), |key| key.redact(&words)));
-        let reason = if said.is_empty() {
-            format!("status {}", self.status)
-        } else {
-            format!("status {}: {said}", self.status)
-        };
-        self.classify(error, &words.to_lowercase(), reason)
+        let words = error.map_or_else(|| plain_text(self.body), message);
+        let mut shown = format!("status {}", self.status);
+        for code in error.map(codes).unwrap_or_default() {
+            shown = format!("{shown}, {code}");
+        }
+        if is_page(self.body) {
+            shown.push_str(", a web page instead of an answer");
+        }
+        let said = key.map_or_else(|| words.clone(), |key| key.redact(&words));
+        self.classify(error, &words.to_lowercase(), Reason::new(shown, &said))
     }
 
-    fn classify(&self, error: Option<&Value>, words: &str, reason: String) -> LlmError {
+    fn classify(&self, error: Option<&Value>, words: &str, reason: Reason) -> LlmError {
         let field = |name: &str| error.and_then(|e| e.get(name)).and_then(Value::as_str).unwrap_or_default();
         let code = field("code");
         if code == "context_length_exceeded" || self.status == 413 {
@@ -133,28 +133,28 @@ fn fault(value: &Value) -> String {
     words.chain(place).collect::<Vec<_>>().join(" ")
 }
 
-/// A body that is not JSON; a page's markup helps nobody.
-fn plain_text(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    if text.trim_start().starts_with('<') {
-        "a web page instead of an answer".to_owned()
-    } else {
-        text.into_owned()
-    }
+/// The names by which an error goes: `insufficient_quota`, `RESOURCE_EXHAUSTED`. A name is one word of few letters: what
+/// is anything else is a text, and might be anybody's.
+fn codes(error: &Value) -> Vec<&str> {
+    let is_name = |code: &&str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        (1..=MAX_CODE_CHARS).contains(&code.len())
+            && code.chars().all(allowed)
+            && code.contains(|c: char| c.is_ascii_alphabetic())
+    };
+    let named = ["code", "type", "status"].iter().filter_map(|field| error.get(*field)?.as_str());
+    let mut codes: Vec<&str> = named.filter(is_name).collect();
+    codes.dedup();
+    codes
 }
 
-fn one_line(text: &str) -> String {
-    let mut line = String::new();
-    for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty()) {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    match line.char_indices().nth(MAX_REASON_CHARS) {
-        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
-        None => line,
-    }
+fn is_page(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"<")
+}
+
+/// A body that is not JSON; a page's markup helps nobody.
+fn plain_text(body: &[u8]) -> String {
+    if is_page(body) { String::new() } else { String::from_utf8_lossy(body).into_owned() }
 }
 
 /// The wait that Google asks for inside its error: `"retryDelay": "34.07s"`.
@@ -213,46 +213,56 @@ mod tests {
             (404, r#"{"error":"model 'x' not found"}"#),
             (400, "plain\n  words"),
         ];
-        let errors: Vec<String> =
-            table.iter().map(|(status, body)| error(*status, body).to_string()).collect();
-        insta::assert_snapshot!(errors.join("\n"), @r#"
-        the provider refused the key or the account: status 401: bad key
-        the provider refused the key or the account: status 402: Insufficient Balance
-        the provider refused the key or the account: status 429: no money
-        the model is unavailable for now: status 429: slow down
-        the model is unavailable for now: status 503
-        the model is unavailable for now: status 521: a web page instead of an answer
-        the model is unavailable for now: status 529: Overloaded
-        the request does not fit the model's context window: status 400: too long
-        the request does not fit the model's context window: status 400: This model's maximum context length is 8192 tokens
-        the request does not fit the model's context window: status 400: prompt is too long: 210000 tokens
-        the model refused the parameter max_tokens: status 400: use max_completion_tokens
-        the model refused the parameter temperature: status 400: only 1 is allowed
-        the model refused the parameter max_tokens: status 400: Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'.
-        the model refused the parameter seed: status 422: extra_forbidden body seed
-        the provider refused the request: status 400: temperature is no role
-        the provider refused the request: status 404: model 'x' not found
-        the provider refused the request: status 400: plain words
-        "#);
+        let told = |(status, body): &(u16, &str)| {
+            let error = error(*status, body);
+            format!("{error} [{}]", error.reason().words())
+        };
+        insta::assert_snapshot!(table.iter().map(told).collect::<Vec<_>>().join("\n"), @r"
+        the provider refused the key or the account: status 401 [bad key]
+        the provider refused the key or the account: status 402 [Insufficient Balance]
+        the provider refused the key or the account: status 429, insufficient_quota [no money]
+        the model is unavailable for now: status 429 [slow down]
+        the model is unavailable for now: status 503 []
+        the model is unavailable for now: status 521, a web page instead of an answer []
+        the model is unavailable for now: status 529, overloaded_error [Overloaded]
+        the request does not fit the model's context window: status 400, context_length_exceeded [too long]
+        the request does not fit the model's context window: status 400 [This model's maximum context length is 8192 tokens]
+        the request does not fit the model's context window: status 400 [prompt is too long: 210000 tokens]
+        the model refused the parameter max_tokens: status 400, unsupported_parameter [use max_completion_tokens]
+        the model refused the parameter temperature: status 400 [only 1 is allowed]
+        the model refused the parameter max_tokens: status 400 [Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'.]
+        the model refused the parameter seed: status 422 [extra_forbidden body seed]
+        the provider refused the request: status 400 [temperature is no role]
+        the provider refused the request: status 404 [model 'x' not found]
+        the provider refused the request: status 400 [plain words]
+        ");
     }
 
     #[test]
-    fn the_providers_words_are_one_short_line() {
-        let LlmError::Permanent(reason) = error(404, &"a\u{0}\r\nb ".repeat(1000)) else {
-            panic!("not permanent")
-        };
-        assert_eq!(reason.chars().count(), "status 404: ".len() + MAX_REASON_CHARS + 1);
-        assert!(!reason.contains(char::is_control), "{reason}");
+    fn of_an_error_only_what_is_a_name_is_shown() {
+        let shown = |error: Value| codes(&error).join(" ");
+        assert_eq!(shown(json!({"code": "a_b-c.d", "type": "T", "status": "T"})), "a_b-c.d T");
+        for text in [
+            json!("my secret plan"),
+            json!("größe"),
+            json!("x".repeat(49)),
+            json!("1234"),
+            json!(""),
+            json!({"a": 1}),
+        ] {
+            assert_eq!(shown(json!({"code": text, "message": "m", "param": "p"})), "", "{text}");
+        }
     }
 
     #[test]
     fn an_echoed_key_is_taken_out_before_the_text_is_cut() {
         let key = Secret::new("sk-test-SEKRIT".to_owned());
-        for padding in 0..MAX_REASON_CHARS {
+        for padding in 900..1_000 {
             let body = format!(r#"{{"error":{{"message":"{}Bearer sk-test-SEKRIT"}}}}"#, "x".repeat(padding));
             let refusal =
                 Refusal { status: 401, retry_after: None, body: body.as_bytes(), sent: &Value::Null };
-            assert!(!refusal.into_error(Some(&key)).to_string().contains("sk-t"), "padding {padding}");
+            let error = refusal.into_error(Some(&key));
+            assert!(!error.reason().words().contains("sk-t"), "padding {padding}");
         }
     }
 

@@ -90,7 +90,7 @@ impl Fallback {
         let Some(entry) = self.left.front().and_then(|at| self.entries.get(*at)) else { return Next::GiveUp };
         if time < MIN_ATTEMPT {
             self.remember(LlmError::Transient {
-                reason: "there was no time left to ask it".to_owned(),
+                reason: "there was no time left to ask it".into(),
                 retry_after: None,
             });
             return Next::GiveUp;

@@ -8,6 +8,7 @@ mod failure;
 pub mod fallback;
 pub mod openai;
 mod read;
+mod reason;
 #[cfg(feature = "local")]
 pub mod scripted;
 mod sse;
@@ -19,19 +20,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
+pub use self::reason::Reason;
 use crate::chat::{ChatAnswer, ChatRequest};
 
 /// Why a model did not answer, by who must act. Decided once, from status and body, in [`openai`].
 ///
-/// No variant carries a key, a prompt or a whole body: texts are the provider's own error message, cut to a line. What
-/// the same model can still do about it was done before the error is returned: see [`Llm::complete`].
+/// What it shows, by `Display` and `Debug` alike, may be logged: our words, the HTTP status, and the provider's own code
+/// for the error. The provider's message, which may quote the prompt, is only in [`Reason::words`]. What the same model
+/// can still do about it was done before the error is returned: see [`Llm::complete`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LlmError {
     /// It may work later: rate limits, 5xx, broken connections, time. The chain goes on; its last entry may wait.
     #[error("the model is unavailable for now: {reason}")]
     Transient {
         /// What happened.
-        reason: String,
+        reason: Reason,
         /// How long the provider asks us to wait.
         retry_after: Option<Duration>,
     },
@@ -40,33 +43,47 @@ pub enum LlmError {
     #[error("the model's answer broke off: {reason}")]
     Interrupted {
         /// What happened.
-        reason: String,
+        reason: Reason,
         /// What came. Its last call may be cut off.
         partial: Box<ChatAnswer>,
     },
     /// The request is larger than the model's window. The loop makes the history smaller and asks again.
     #[error("the request does not fit the model's context window: {0}")]
-    Overflow(String),
+    Overflow(Reason),
     /// The model does not take a parameter, and asking without it was of no use. The chain goes on.
     #[error("the model refused the parameter {name}: {reason}")]
     RefusedParameter {
         /// The parameter's name on the wire.
         name: &'static str,
-        /// The provider's words.
-        reason: String,
+        /// What the provider said.
+        reason: Reason,
     },
     /// The key is wrong or there is no money: the operator must act. The chain goes on.
     #[error("the provider refused the key or the account: {0}")]
-    Account(String),
+    Account(Reason),
     /// A 200 that cannot be read as an answer, twice. The chain goes on.
     #[error("the model's answer cannot be read: {0}")]
-    Unreadable(String),
+    Unreadable(Reason),
     /// This request will never work with this model. The chain goes on.
     #[error("the provider refused the request: {0}")]
-    Permanent(String),
+    Permanent(Reason),
 }
 
 impl LlmError {
+    /// What happened.
+    #[must_use]
+    pub fn reason(&self) -> &Reason {
+        match self {
+            Self::Transient { reason, .. }
+            | Self::Interrupted { reason, .. }
+            | Self::RefusedParameter { reason, .. }
+            | Self::Overflow(reason)
+            | Self::Account(reason)
+            | Self::Unreadable(reason)
+            | Self::Permanent(reason) => reason,
+        }
+    }
+
     /// What the sender of a message may be told: half a sentence of ours, no word of the provider's.
     #[must_use]
     pub fn told(&self) -> &'static str {

@@ -49,7 +49,7 @@ impl OpenAi {
         request: &ChatRequest<'_>,
         until: Instant,
     ) -> Result<ChatAnswer, LlmError> {
-        let mut model = self.credentials.model(id).map_err(LlmError::Account)?;
+        let mut model = self.credentials.model(id).map_err(|lacks| LlmError::Account(lacks.into()))?;
         let (mut is_renewed, mut had_hiccup) = (false, false);
         loop {
             let body = write_request(request, &model, &self.refused_by(&model));
@@ -97,7 +97,7 @@ pub fn body(request: &ChatRequest<'_>, model: &Model) -> Value {
 #[async_trait]
 impl Llm for OpenAi {
     async fn complete(&self, request: &ChatRequest<'_>, until: Instant) -> Result<ChatAnswer, LlmError> {
-        let id = request.model.parse().map_err(|error| LlmError::Permanent(format!("{error}")))?;
+        let id = request.model.parse().map_err(|error| LlmError::Permanent(format!("{error}").into()))?;
         self.ask(&id, request, until).await
     }
 }

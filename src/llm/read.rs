@@ -17,7 +17,41 @@ const MAX_REASON_CHARS: usize = 64;
 pub(super) fn parse(body: &[u8]) -> Result<Value, LlmError> {
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     serde_json::from_slice(body)
-        .map_err(|_| LlmError::Unreadable(format!("{} bytes that are not JSON", body.len())))
+        .or_else(|_| serde_json::from_slice(&without_lone_surrogates(body)))
+        .map_err(|_| LlmError::Unreadable(format!("{} bytes that are not JSON", body.len()).into()))
+}
+
+/// A model whose answer is cut inside an emoji leaves half of a UTF-16 pair behind, which no text can hold: it becomes the
+/// replacement character. Escapes alone are looked at, so the text need not be JSON.
+fn without_lone_surrogates(body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(body.len());
+    let mut rest = body;
+    while !rest.is_empty() {
+        let (piece, behind): (&[u8], _) = match (unicode_escape(rest), rest) {
+            (Some((0xd800..=0xdbff, behind)), _)
+                if matches!(unicode_escape(behind), Some((0xdc00..=0xdfff, _))) =>
+            {
+                rest.split_at_checked(2 * ESCAPE_BYTES).unwrap_or((rest, &[]))
+            }
+            (Some((0xd800..=0xdfff, behind)), _) => (b"\\ufffd", behind),
+            // The character behind a backslash begins no escape.
+            (_, [b'\\', ..]) => rest.split_at_checked(2).unwrap_or((rest, &[])),
+            _ => rest.split_at_checked(1).unwrap_or((rest, &[])),
+        };
+        out.extend_from_slice(piece);
+        rest = behind;
+    }
+    out
+}
+
+/// The bytes of `\ud83d`.
+const ESCAPE_BYTES: usize = 6;
+
+/// The code of the escape that `text` begins with, and what stands behind it.
+fn unicode_escape(text: &[u8]) -> Option<(u16, &[u8])> {
+    let (digits, behind) = text.strip_prefix(b"\\u")?.split_at_checked(ESCAPE_BYTES - 2)?;
+    let digits = std::str::from_utf8(digits).ok().filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;
+    Some((u16::from_str_radix(digits, 16).ok()?, behind))
 }
 
 /// The error that a body carries, whatever its status says. Google wraps it into a list.
@@ -127,7 +161,15 @@ fn read_call(call: &Value) -> ToolCall {
         id: text(call.get("id")),
         name: text(function.get("name")),
         arguments: read_arguments(function.get("arguments")),
+        signature: signature_of(call).map(str::to_owned),
     }
+}
+
+/// Where Google's OpenAI-compatible endpoint puts what it wants back with the call. See
+/// <https://ai.google.dev/gemini-api/docs/thought-signatures>.
+pub(super) fn signature_of(call: &Value) -> Option<&str> {
+    let signature = call.pointer("/extra_content/google/thought_signature").and_then(Value::as_str);
+    signature.filter(|signature| !signature.is_empty())
 }
 
 /// The arguments as JSON text. Nothing in its many spellings is `{}`; an object is written as text; a text that holds
@@ -179,12 +221,30 @@ fn read_usage(body: &Value) -> Option<Usage> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
 
+    /// Google's signatures of calls.
+    #[test]
+    fn a_calls_signature_is_read_where_google_puts_it_and_no_other_extra_is() {
+        let table = [
+            (json!({"google": {"thought_signature": "seal"}}), Some("seal")),
+            (json!({"google": {"thought_signature": ""}}), None),
+            (json!({"google": {"thought_signature": 7}}), None),
+            (json!({"other": {"thought_signature": "seal"}}), None),
+            (json!(null), None),
+        ];
+        for (extra, expected) in table {
+            let answer =
+                read(json!({"tool_calls": [{"id": "c", "function": {"name": "t"}, "extra_content": extra}]}));
+            assert_eq!(answer.tool_calls[0].signature.as_deref(), expected, "{extra}");
+        }
+    }
+
     fn call(id: &str, name: &str, arguments: &str) -> ToolCall {
-        ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
+        ToolCall::new(id, name, arguments)
     }
 
     fn read(message: Value) -> ChatAnswer {
@@ -280,6 +340,38 @@ mod tests {
             json!({"prompt_tokens": 3, "prompt_tokens_details": null, "cached_tokens": 1}),
         ] {
             assert_eq!(usage(cached.clone()), told(Some(3), Some(1), None), "{cached}");
+        }
+    }
+
+    #[test]
+    fn b103_half_of_a_surrogate_pair_becomes_the_replacement_character() {
+        let table = [
+            (r#""ok \ud83d""#, Some("ok \u{fffd}")),
+            (r#""\udc00x""#, Some("\u{fffd}x")),
+            (r#""\ud83d\ude00 \uD83D\u0041""#, Some("😀 \u{fffd}A")),
+            (r#""\ud83d\ud83d\ude00\ude00""#, Some("\u{fffd}😀\u{fffd}")),
+            (r#""\\ud83d \\\ud83d""#, Some("\\ud83d \\\u{fffd}")),
+            (r#""\ud83""#, None),
+            (r#""\ud8 3d""#, None),
+            (r#""\ud83d"#, None),
+        ];
+        for (body, expected) in table {
+            let text = parse(body.as_bytes()).ok();
+            assert_eq!(text.as_ref().and_then(Value::as_str), expected, "{body}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_json_before_is_not_changed_and_whatever_comes_out_has_no_half_pair(
+            pieces in prop::collection::vec(r#"[a"]|\\\\|\\u(d83d|de00|0041)|\\"|\\u?"#, 0..12),
+        ) {
+            let body = format!("\"{}\"", pieces.concat());
+            let mended = without_lone_surrogates(body.as_bytes());
+            if serde_json::from_str::<Value>(&body).is_ok() {
+                prop_assert_eq!(&mended, body.as_bytes());
+            }
+            prop_assert_eq!(without_lone_surrogates(&mended), mended);
         }
     }
 

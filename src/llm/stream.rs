@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::read::part_text;
+use super::read::{part_text, signature_of};
 
 /// What has come so far.
 #[derive(Debug, Default)]
@@ -23,6 +23,7 @@ struct Call {
     id: String,
     name: String,
     arguments: String,
+    signature: String,
 }
 
 impl Assembly {
@@ -81,6 +82,9 @@ impl Assembly {
         if call.name.is_empty() {
             call.name = name.to_owned();
         }
+        if let Some(signature) = signature_of(delta) {
+            call.signature = signature.to_owned();
+        }
         match function.get("arguments") {
             Some(Value::String(piece)) => call.arguments.push_str(piece),
             Some(Value::Null) | None => {}
@@ -121,7 +125,10 @@ impl Assembly {
     pub(super) fn into_body(self) -> Value {
         let mut body = Map::new();
         if self.has_choice {
-            let call = |call: Call| json!({"id": call.id, "function": {"name": call.name, "arguments": call.arguments}});
+            let call = |call: Call| {
+                json!({"id": call.id, "function": {"name": call.name, "arguments": call.arguments},
+                    "extra_content": {"google": {"thought_signature": call.signature}}})
+            };
             let calls: Vec<Value> = self.calls.into_iter().map(call).collect();
             let message = json!({"content": self.content, "refusal": self.refusal, "tool_calls": calls});
             let choice = json!({"finish_reason": self.finish_reason, "message": message});

@@ -7,7 +7,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::frame::{Frame, asks_for_auth, refusal, says_bad_request, says_too_much};
-use super::pool::Exchange;
+use super::pool::{Exchange, Limits};
 use super::websocket::Connection;
 use super::{RelayError, Relays, Target};
 
@@ -15,9 +15,6 @@ use super::{RelayError, Relays, Target};
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 /// and never longer than this. One that lasted so long was in order.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
-
-/// A connection that says nothing for so long is asked whether it lives; one that says nothing to that is given up.
-const SILENCE: Duration = Duration::from_secs(45);
 
 /// What a subscription tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +45,9 @@ pub async fn listen(
     loop {
         let begun = Instant::now();
         let Err(error) = relays.subscribe(target, &filters(), ear, until).await else { return };
+        if Instant::now() >= until {
+            return;
+        }
         if begun.elapsed() >= LONGEST_DELAY {
             delay = FIRST_DELAY;
         }
@@ -68,16 +68,16 @@ pub(crate) struct Subscription<'a> {
     until: Instant,
     /// Events that it handed on or passed over; a use of a connection has room for so many.
     events: usize,
-    max_events: usize,
+    limits: &'a Limits,
     /// Of the current subscription: whether it showed anything, and whether its stored events are over.
     shown: bool,
     stored_told: bool,
 }
 
 impl<'a> Subscription<'a> {
-    /// A subscription to `filters` that ends at `until`, and with an error after `max_events`.
-    pub(crate) fn new(filters: &'a [Filter], ear: &'a Ear, max_events: usize, until: Instant) -> Self {
-        Self { filters, ear, until, events: 0, max_events, shown: false, stored_told: false }
+    /// A subscription to `filters` that ends at `until`, and with an error where it is beyond `limits`.
+    pub(crate) fn new(filters: &'a [Filter], ear: &'a Ear, limits: &'a Limits, until: Instant) -> Self {
+        Self { filters, ear, until, events: 0, limits, shown: false, stored_told: false }
     }
 
     async fn open(&mut self, connection: &mut Connection) -> Result<SubscriptionId, RelayError> {
@@ -92,7 +92,7 @@ impl<'a> Subscription<'a> {
         let mut asked_at = None;
         loop {
             let quiet_since = asked_at.unwrap_or_else(|| connection.heard_at());
-            match connection.next((quiet_since + SILENCE).min(self.until)).await {
+            match connection.next((quiet_since + self.limits.max_silence).min(self.until)).await {
                 Ok(frame) => return Ok(Some(frame)),
                 Err(RelayError::Timeout) if Instant::now() >= self.until => return Ok(None),
                 Err(RelayError::Timeout) => {}
@@ -142,10 +142,12 @@ impl<'a> Subscription<'a> {
 
     fn make_room(&mut self) -> Result<(), RelayError> {
         self.events = self.events.saturating_add(1);
-        if self.events <= self.max_events {
-            return Ok(());
+        let max = self.limits.max_events;
+        if self.events <= max {
+            Ok(())
+        } else {
+            Err(RelayError::Cut(format!("it sent more than {max} events")))
         }
-        Err(RelayError::Cut(format!("it sent more than {} events", self.max_events)))
     }
 }
 

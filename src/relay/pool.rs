@@ -44,6 +44,9 @@ pub struct Limits {
     pub publish_timeout: Duration,
     /// For a challenge to come and our answer to be taken.
     pub auth_timeout: Duration,
+    /// How long a connection that is listened to may say nothing. Then it is asked whether it lives, and given up where it
+    /// says nothing to that for as long.
+    pub max_silence: Duration,
 }
 
 impl Default for Limits {
@@ -58,6 +61,7 @@ impl Default for Limits {
             fetch_timeout: Duration::from_secs(10),
             publish_timeout: Duration::from_secs(6),
             auth_timeout: Duration::from_secs(3),
+            max_silence: Duration::from_secs(45),
         }
     }
 }
@@ -216,7 +220,7 @@ impl Relays for Pool {
         ear: &Ear,
         until: Instant,
     ) -> Result<(), RelayError> {
-        let mut subscription = Subscription::new(filters, ear, self.dialer.limits().max_events, until);
+        let mut subscription = Subscription::new(filters, ear, self.dialer.limits(), until);
         self.exchange(target, until, &mut subscription).await
     }
 

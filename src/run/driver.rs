@@ -57,7 +57,8 @@ pub async fn drive(
     let fallback = Fallback::new(usable.map(|model| model.id()));
     let mut run = Run::new(context.messages, context.tools, context.params, first.id(), context.max_turns);
 
-    let attempts = std::mem::take(&mut claim.record.attempts);
+    let mut ledger = Ledger::new(&app.config.providers, &mut claim.record);
+    journal.spends().for_each(|spent| ledger.spent(spent.clone()));
     let mut driver = Driver {
         app,
         trigger,
@@ -68,7 +69,7 @@ pub async fn drive(
         deadline,
         versions: Versions::default(),
         fallback,
-        ledger: Ledger::new(&app.config.providers, attempts),
+        ledger,
         snapshots,
     };
     let (mut model_ms, mut tools_ms) = (0, 0);

@@ -1,5 +1,5 @@
-//! The journal: what a run has learned so far, one small sealed row per model answer, compaction, tool result and
-//! published event, each written before the next step. A later attempt hears the same answers and sends the same events.
+//! The journal: what a run has learned so far, one small sealed row per model answer, compaction, tool result, published
+//! event, and model call that cost something and gave nothing, each written before the next step. A later attempt hears the same answers and sends the same events.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::chat::{ChatAnswer, ToolCall, Usage};
 use crate::context::compaction::Compaction;
 use crate::error::Error;
-use crate::record::to_json;
+use crate::record::{Attempt, to_json};
 use crate::run::ToolResult;
 use crate::store::seal::SEAL_OVERHEAD_BYTES;
 use crate::store::{MAX_VALUE_BYTES, Row, keys};
@@ -28,6 +28,7 @@ pub struct Journal {
     compactions: BTreeMap<(u32, usize), Compacted>,
     results: BTreeMap<(u32, usize), ToolResult>,
     effects: BTreeMap<(u32, usize), Event>,
+    spends: BTreeMap<(u32, usize), Attempt>,
 }
 
 /// A compaction as it was carried out, and what its summary cost.
@@ -54,6 +55,9 @@ impl Journal {
             }
             Some(keys::Place::Effect(turn, index)) => {
                 drop(self.effects.insert((turn, index), app.open_sealed(row)?));
+            }
+            Some(keys::Place::Spend(turn, index)) => {
+                drop(self.spends.insert((turn, index), app.open_sealed(row)?));
             }
             None => {}
         }
@@ -83,6 +87,19 @@ impl Journal {
         self.effects.get(&(turn, index))
     }
 
+    /// The model calls that cost something and gave nothing to keep.
+    pub(super) fn spends(&self) -> impl Iterator<Item = &Attempt> {
+        self.spends.values()
+    }
+
+    /// Takes up one more of them, and tells the place of its row.
+    pub(super) fn spend(&mut self, spent: Attempt) -> keys::Place {
+        let turn = spent.turn;
+        let index = self.spends.range((turn, 0)..=(turn, usize::MAX)).count();
+        self.spends.insert((turn, index), spent);
+        keys::Place::Spend(turn, index)
+    }
+
     /// Every tool call that was asked for, in order, with its result where there is one.
     pub fn calls(&self) -> impl Iterator<Item = (&ToolCall, Option<&ToolResult>)> {
         self.answers.iter().flat_map(|(turn, answer)| {
@@ -109,6 +126,8 @@ pub(super) fn fit(mut answer: ChatAnswer) -> Result<ChatAnswer, Error> {
             for text in [&mut call.id, &mut call.name, &mut call.arguments] {
                 cut(text, longest);
             }
+            // A part of one is none.
+            call.signature.take_if(|signature| signature.len() > longest);
         }
         longest /= 2;
     }
@@ -129,8 +148,25 @@ mod tests {
     use super::*;
     use crate::chat::FinishReason;
 
+    #[test]
+    fn what_a_call_cost_has_the_next_place_of_its_turn() {
+        let mut journal = Journal::default();
+        let spent = |turn| Attempt {
+            turn,
+            model: "p/m".to_owned(),
+            for_summary: false,
+            failure: None,
+            usage: Usage::default(),
+            cost_micro_usd: 7,
+            took_ms: None,
+        };
+        let places = [2, 2, 1, 2].map(|turn| journal.spend(spent(turn)));
+        assert_eq!(places, [(2, 0), (2, 1), (1, 0), (2, 2)].map(|(turn, at)| keys::Place::Spend(turn, at)));
+        assert_eq!(journal.spends().count(), 4);
+    }
+
     fn answer(content: String, calls: Vec<[String; 3]>) -> ChatAnswer {
-        let calls = calls.into_iter().map(|[id, name, arguments]| ToolCall { id, name, arguments });
+        let calls = calls.into_iter().map(|[id, name, arguments]| ToolCall::new(id, name, arguments));
         ChatAnswer {
             content,
             tool_calls: calls.collect(),
@@ -151,6 +187,12 @@ mod tests {
         assert_eq!(fitted.tool_calls[0].arguments, "{}");
         assert!(fitted.tool_calls[1].arguments.ends_with('🦀'));
         assert!(fitted.tool_calls[1].arguments.len() > 80_000);
+        // A signature is whole or not there.
+        let mut signed = answer(String::new(), vec![short(), short()]);
+        signed.tool_calls[0].signature = Some("s".repeat(MAX_ANSWER_BYTES));
+        signed.tool_calls[1].signature = Some("seal".to_owned());
+        let signatures = fit(signed).unwrap().tool_calls.into_iter().map(|call| call.signature);
+        assert_eq!(signatures.collect::<Vec<_>>(), [None, Some("seal".to_owned())]);
         // What fits is left alone, and cutting again changes nothing.
         assert_eq!(fit(fitted.clone()).unwrap(), fitted);
     }

@@ -75,6 +75,9 @@ pub struct RecordedCall {
     pub name: String,
     /// The arguments as the model wrote them.
     pub arguments: String,
+    /// See [`ToolCall::signature`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
     /// The result as JSON text; `None` until it is there.
     pub result: Option<String>,
 }
@@ -86,6 +89,7 @@ impl RecordedCall {
             id: self.id.clone(),
             name: self.name.clone(),
             arguments: self.arguments.clone(),
+            signature: self.signature.clone(),
         })
     }
 }
@@ -329,7 +333,8 @@ impl Run {
                 call.name = name.to_owned();
             }
             let result = self.objection(&call, finish, &recorded);
-            recorded.push(RecordedCall { id: call.id, name: call.name, arguments: call.arguments, result });
+            let ToolCall { id, name, arguments, signature } = call;
+            recorded.push(RecordedCall { id, name, arguments, signature, result });
         }
         recorded
     }

@@ -16,7 +16,7 @@
 //!     parameters: serde_json::json!({"type": "object", "properties": {}}),
 //! };
 //! let question = Message::text(Role::User, "What time is it?");
-//! let mut run = Run::new(vec![question], vec![time], Params::default(), "openai/gpt-5-mini".into(), 4);
+//! let mut run = Run::new(vec![question], vec![time], Params::default(), "openai/gpt-6-luna".into(), 4);
 //!
 //! // The model is asked, and asks for the time.
 //! assert!(matches!(run.next(), Step::CallModel(request) if request.messages.len() == 1));
@@ -25,9 +25,9 @@
 //!     tool_calls,
 //!     finish_reason: FinishReason::Stop,
 //!     usage: None,
-//!     model: "openai/gpt-5-mini".into(),
+//!     model: "openai/gpt-6-luna".into(),
 //! };
-//! let call = ToolCall { id: "c1".into(), name: "time".into(), arguments: "{}".into() };
+//! let call = ToolCall::new("c1", "time", "{}");
 //! run.model_answered(answer("", vec![call.clone()]));
 //!
 //! // The tool is run.

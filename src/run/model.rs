@@ -100,7 +100,7 @@ impl Driver<'_> {
         compactions: &mut usize,
     ) -> Result<Result<ChatAnswer, LlmError>, Error> {
         self.make_room(run, call, compactions).await?;
-        let answer = self.ask(run, call).await;
+        let answer = self.ask(run, call).await?;
         if !matches!(answer, Err(LlmError::Overflow(_))) {
             return Ok(answer);
         }
@@ -108,20 +108,21 @@ impl Driver<'_> {
         let size = size_of(run);
         self.calibration(|calibration| calibration.overflowed(call.model, size));
         match self.make_room(run, call, compactions).await? {
-            true => Ok(self.ask(run, call).await),
+            true => self.ask(run, call).await,
             false => Ok(answer),
         }
     }
 
-    async fn ask(&mut self, run: &Run, call: &Call<'_>) -> Result<ChatAnswer, LlmError> {
+    async fn ask(&mut self, run: &Run, call: &Call<'_>) -> Result<Result<ChatAnswer, LlmError>, Error> {
         let Step::CallModel(request) = run.next() else {
-            return Err(LlmError::Permanent("the run asks no model".to_owned()));
+            return Ok(Err(LlmError::Permanent("the run asks no model".into())));
         };
         let mut watch = Stopwatch::start();
-        let request = ChatRequest { model: call.model, ..request };
+        let params = Params { max_tokens: self.answer_limit(run, call.model), ..request.params.clone() };
+        let request = ChatRequest { model: call.model, params: &params, ..request };
         let (answer, ()) = tokio::join!(
             self.complete(&request, call.until),
-            self.snapshots.model_is_asked(call.turn, run.messages(), self.deadline),
+            self.snapshots.model_is_asked(call.turn, run.log(), self.deadline),
         );
         let took_ms = Some(watch.lap_ms());
         match &answer {
@@ -134,17 +135,27 @@ impl Driver<'_> {
             }
             Err(error) => {
                 let asked = Asked { turn: call.turn, model: call.model, for_summary: false, took_ms };
-                self.ledger.failed(asked, error);
-                log(call.model, error);
+                self.note_failure(asked, error, size_of(run)).await?;
             }
         }
-        answer
+        Ok(answer)
+    }
+
+    /// The most tokens that the next answer may have: what is asked for, as far as the model can give it and its window
+    /// has room for it.
+    fn answer_limit(&self, run: &Run, model: &str) -> Option<u32> {
+        let wanted = run.params().max_tokens?;
+        let Ok(id) = model.parse() else { return Some(wanted) };
+        let info = self.app.config.providers.info(&id);
+        let window = usize::try_from(info.context_window).unwrap_or(usize::MAX);
+        let left = self.calibration(|calibration| calibration.left(model, window, size_of(run)));
+        Some(info.answer_limit_within(wanted, left))
     }
 
     async fn complete(&self, request: &ChatRequest<'_>, until: Instant) -> Result<ChatAnswer, LlmError> {
         // The port minds the time by itself, and then has more to tell; this is for one that does not.
         timeout_at(until, self.app.llm.complete(request, until)).await.unwrap_or_else(|_| {
-            let reason = "it did not answer in the time there was".to_owned();
+            let reason = "it did not answer in the time there was".into();
             Err(LlmError::Transient { reason, retry_after: None })
         })
     }
@@ -156,15 +167,17 @@ impl Driver<'_> {
         call: &Call<'_>,
         compactions: &mut usize,
     ) -> Result<bool, Error> {
-        let window = call.model.parse().map(|id| self.app.config.providers.info(&id).context_window);
-        let Ok(window) = window.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX)) else {
+        let Ok(info) = call.model.parse().map(|id| self.app.config.providers.info(&id)) else {
             return Ok(false);
         };
-        let limits = Limits::of(self.calibration(|calibration| calibration.room(call.model, window)))
-            .leaving(run.params().max_tokens.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(0));
+        let count = |tokens: u32| usize::try_from(tokens).unwrap_or(usize::MAX);
+        let window = count(info.context_window);
+        let answer = run.params().max_tokens.map_or(0, |wanted| count(info.answer_limit(wanted)));
+        let limits =
+            Limits::of(self.calibration(|calibration| calibration.room(call.model, window))).leaving(answer);
         let Some(plan) = run.log().plan(tokens::of_tools(run.tools()), limits) else { return Ok(false) };
         let summary = match run.log().summary_request(&plan, limits) {
-            Some((messages, max_tokens)) => self.summarise(&messages, max_tokens, call).await,
+            Some((messages, max_tokens)) => self.summarise(&messages, max_tokens, call).await?,
             None => None,
         };
         let (text, summarised_by) = match summary {
@@ -190,7 +203,7 @@ impl Driver<'_> {
         messages: &[Message],
         max_tokens: usize,
         call: &Call<'_>,
-    ) -> Option<(String, Usage)> {
+    ) -> Result<Option<(String, Usage)>, Error> {
         let now = Instant::now();
         let time = call.until.saturating_duration_since(now);
         let params = Params { max_tokens: u32::try_from(max_tokens).ok(), ..Params::default() };
@@ -205,19 +218,30 @@ impl Driver<'_> {
         let answer = self.complete(&request, now + SUMMARY_SLICE.min(time / 3)).await;
         let asked =
             Asked { turn: call.turn, model: call.model, for_summary: true, took_ms: Some(watch.lap_ms()) };
+        let size = messages.iter().map(tokens::of_message).fold(0, usize::saturating_add);
         match answer {
             Ok(answer) => {
-                let size = messages.iter().map(tokens::of_message).fold(0, usize::saturating_add);
                 let estimated = ledger::estimate(size, &answer);
                 self.ledger.answered(asked, answer.usage, estimated);
-                Some((answer.content, answer.usage.unwrap_or(estimated)))
+                Ok(Some((answer.content, answer.usage.unwrap_or(estimated))))
             }
             Err(error) => {
-                self.ledger.failed(asked, &error);
-                log(call.model, &error);
-                None
+                self.note_failure(asked, &error, size).await?;
+                Ok(None)
             }
         }
+    }
+
+    /// A model call that failed, with a request of about `input` tokens. What it cost all the same is journaled, since no
+    /// answer's row will tell of it; what its provider said goes where private text may.
+    async fn note_failure(&mut self, asked: Asked<'_>, error: &LlmError, input: usize) -> Result<(), Error> {
+        tracing::warn!(model = asked.model, %error, "the model did not answer");
+        self.snapshots.model_failed(asked.turn, asked.model, error, self.deadline).await;
+        if let Some(spent) = self.ledger.failed(asked, error, input) {
+            let place = self.journal.spend(spent.clone());
+            self.append(place, &spent).await?;
+        }
+        Ok(())
     }
 
     /// An answer that was heard now, or, without a time, from the journal.
@@ -243,14 +267,4 @@ impl Driver<'_> {
 /// The estimated tokens of the run's next request.
 fn size_of(run: &Run) -> usize {
     run.log().tokens().saturating_add(tokens::of_tools(run.tools()))
-}
-
-/// A provider may quote the prompt in its words, so they are for the eyes of who asks for them.
-fn log(model: &str, error: &LlmError) {
-    tracing::warn!(
-        model,
-        reason = error.told(),
-        "the model did not answer; its provider's words are logged at level debug"
-    );
-    tracing::debug!(model, %error, "the model did not answer");
 }

@@ -20,6 +20,12 @@ struct Json {
     template: String,
 }
 
+/// Whether the text is the older form.
+#[cfg(feature = "local")]
+pub(super) fn is_json(text: &str) -> bool {
+    serde_json::from_str::<Json>(text).is_ok()
+}
+
 impl Content {
     /// JSON with a `template` is the older form; all else is markdown as it stands.
     pub(super) fn parse(text: &str) -> Self {

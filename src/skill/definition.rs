@@ -51,7 +51,7 @@ pub enum WriteError {
 }
 
 /// The tags that the codec knows, but for triggers of an unknown type.
-const KNOWN: [&str; 16] = [
+pub(super) const KNOWN: [&str; 16] = [
     "d",
     "scope",
     "description",

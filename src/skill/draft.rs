@@ -22,10 +22,11 @@
 //! id and signature are passed over, since the agent signs anew; a content sealed for the agent is opened. Without a
 //! kind the scope decides as above.
 
+mod remarks;
+
 use std::path::Path;
 
 use nostr::prelude::{Keys, Kind, Tag, Tags};
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::Definition;
@@ -41,6 +42,17 @@ pub struct DraftError {
     pub line: Option<usize>,
     /// What is wrong, and what to do.
     pub fault: String,
+}
+
+/// A skill's draft, read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SkillDraft {
+    /// What it says.
+    pub definition: Definition,
+    /// What the codec cannot read and would leave out: the draft says something other than its author meant.
+    pub faults: Vec<String>,
+    /// What can be read and perhaps says something other than its author meant.
+    pub remarks: Vec<String>,
 }
 
 /// A fault and its line.
@@ -61,23 +73,26 @@ pub fn soul<'a>(file: &Path, text: &'a str) -> Result<&'a str, DraftError> {
     Err(error(file, (None, fault.to_owned())))
 }
 
-/// Reads the text of a skill's draft. What the codec cannot read is left out and told in `warnings`: such a draft
-/// says something other than its author meant.
+/// Reads the text of a skill's draft.
 ///
 /// # Errors
 /// [`DraftError`] where it is no draft.
-pub fn skill(
-    file: &Path,
-    text: &str,
-    keys: &Keys,
-    warnings: &mut Vec<String>,
-) -> Result<Definition, DraftError> {
-    read_skill(file, text, keys, warnings).map_err(|fault| error(file, fault))
+pub fn skill(file: &Path, text: &str, keys: &Keys) -> Result<SkillDraft, DraftError> {
+    read_skill(file, text, keys).map_err(|fault| error(file, fault))
 }
 
-fn read_skill(file: &Path, text: &str, keys: &Keys, warnings: &mut Vec<String>) -> Result<Definition, Fault> {
+/// The parts of a draft, before they are read.
+struct Parts {
+    kind: Option<Kind>,
+    tags: Vec<Tag>,
+    content: String,
+    remarks: Vec<String>,
+}
+
+fn read_skill(file: &Path, text: &str, keys: &Keys) -> Result<SkillDraft, Fault> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (kind, mut tags, content) = if is_event(text) { event(text)? } else { head_and_content(text)? };
+    let parts = if is_event(text) { event(text)? } else { head_and_content(text)? };
+    let Parts { kind, mut tags, content, mut remarks } = parts;
     if content.trim().is_empty() {
         return Err((None, "has no content; write below its tags what the skill tells the model".to_owned()));
     }
@@ -89,14 +104,18 @@ fn read_skill(file: &Path, text: &str, keys: &Keys, warnings: &mut Vec<String>) 
         tags.insert(0, Tag::identifier(d));
     }
     let kind = kind.unwrap_or_else(|| kind_by_scope(&tags));
-    Definition::read(kind, &Tags::from_list(tags), &content, keys, warnings).map_err(|error| {
+    let mut faults = Vec::new();
+    let definition = Definition::read(kind, &Tags::from_list(tags), &content, keys, &mut faults);
+    let definition = definition.map_err(|error| {
         (
             None,
             format!(
                 "{error}; a skill's kind is 31123 or 31124, and its content in clear or sealed by the agent"
             ),
         )
-    })
+    })?;
+    remarks.extend(remarks::of_skill(&definition));
+    Ok(SkillDraft { definition, faults, remarks })
 }
 
 fn error(file: &Path, (line, fault): Fault) -> DraftError {
@@ -121,30 +140,29 @@ fn is_event(text: &str) -> bool {
     }
 }
 
-#[derive(Deserialize)]
-struct EventDraft {
-    kind: Option<u16>,
-    #[serde(default)]
-    tags: Vec<Vec<String>>,
-    content: String,
-}
-
-fn event(text: &str) -> Result<(Option<Kind>, Vec<Tag>, String), Fault> {
-    let draft: EventDraft = serde_json::from_str(text).map_err(|error| {
-        let fault = if error.is_data() {
-            "is no event: its kind is a number, its tags are lists of texts, its content is a text"
-        } else {
-            "begins as JSON and is not JSON; correct it, or begin a text with an empty line"
-        };
+fn event(text: &str) -> Result<Parts, Fault> {
+    let fields: Map<String, Value> = serde_json::from_str(text).map_err(|error| {
+        let fault = "begins as JSON and is not JSON; correct it, or begin a text with an empty line";
         (Some(error.line()), fault.to_owned())
     })?;
-    let tags: Result<Vec<Tag>, _> = draft.tags.into_iter().map(Tag::parse).collect();
+    let field = |name: &str| fields.get(name).filter(|value| !value.is_null()).cloned();
+    let fault = |what: &str| (None, format!("is an event in JSON {what}"));
+    let kind = field("kind").map(serde_json::from_value::<u16>).transpose();
+    let kind = kind.map_err(|_| fault("whose \"kind\" is no number from 0 to 65535; give 31123 or 31124"))?;
+    let tags = field("tags").map(serde_json::from_value::<Vec<Vec<String>>>).transpose();
+    let tags = tags.map_err(|_| fault("whose \"tags\" are no lists of texts; correct them"))?;
+    let tags: Result<Vec<Tag>, _> = tags.unwrap_or_default().into_iter().map(Tag::parse).collect();
     let tags = tags.map_err(|_| (None, "has an empty tag; remove it".to_owned()))?;
-    Ok((draft.kind.map(Kind::from), tags, draft.content))
+    let content = match field("content") {
+        Some(Value::String(content)) => content,
+        Some(_) => return Err(fault("whose \"content\" is no text; give what the skill tells the model")),
+        None => return Err(fault("without \"content\"; give what the skill tells the model")),
+    };
+    Ok(Parts { kind: kind.map(Kind::from), tags, content, remarks: remarks::of_event(&fields) })
 }
 
 /// The tags of the first lines, and what follows.
-fn head_and_content(text: &str) -> Result<(Option<Kind>, Vec<Tag>, String), Fault> {
+fn head_and_content(text: &str) -> Result<Parts, Fault> {
     let mut tags = Vec::new();
     let mut rest = text;
     for number in 1.. {
@@ -158,7 +176,7 @@ fn head_and_content(text: &str) -> Result<(Option<Kind>, Vec<Tag>, String), Faul
         tags.push(tag);
         rest = after;
     }
-    Ok((None, tags, rest.to_owned()))
+    Ok(Parts { kind: None, tags, content: rest.to_owned(), remarks: Vec::new() })
 }
 
 /// The line as a tag; `None` where it is none and the content begins.

@@ -49,27 +49,6 @@ fn is_field(name: &str) -> bool {
             && letters.next().is_none())
 }
 
-/// Whether the text has the shape of a cron expression: five fields, or a name such as `@daily`, after an optional
-/// `TZ=Area/City`. Whether each field means a time is not asked here.
-pub(super) fn is_cron_shaped(text: &str) -> bool {
-    let mut words: Vec<&str> = text.split([' ', '\t']).filter(|word| !word.is_empty()).collect();
-    if let Some(zone) = words.first().and_then(|word| word.strip_prefix("TZ=")) {
-        if zone.is_empty() || !zone.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_+-".contains(&b)) {
-            return false;
-        }
-        words.remove(0);
-    }
-    match words.as_slice() {
-        [name] => name
-            .strip_prefix('@')
-            .is_some_and(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic())),
-        [_, _, _, _, _] => words
-            .iter()
-            .all(|field| field.bytes().all(|b| b.is_ascii_alphanumeric() || b"*,-/?#".contains(&b))),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,38 +157,5 @@ mod tests {
         "##);
         assert!(subscription("{}", true).is_err() && subscription("{\"limit\":1}", true).is_err());
         assert!(subscription(&"[".repeat(100_000), true).is_err());
-    }
-
-    #[test]
-    fn a_cron_expression_has_five_fields_or_a_name() {
-        for good in [
-            "* * * * *",
-            "0 9\t* * 1-5",
-            "*/5 0,12 1 JAN MON#1",
-            "@daily",
-            "TZ=Europe/Berlin 0 9 * * *",
-            "TZ=UTC @hourly",
-        ] {
-            assert!(is_cron_shaped(good), "{good}");
-        }
-        for bad in [
-            "",
-            "TZ=",
-            "TZ=UTC",
-            "TZ= 0 9 * * *",
-            "TZ=a;b 0 9 * * *",
-            "daily",
-            "@",
-            "@every 5m",
-            "every day",
-            "0 9 * *",
-            "0 0 9 * * *",
-            "0 9 * * *\n",
-            "0 9 * * $",
-            "0\u{a0}9 * * *",
-            "NaN",
-        ] {
-            assert!(!is_cron_shaped(bad), "{bad}");
-        }
     }
 }

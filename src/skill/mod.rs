@@ -94,6 +94,7 @@ impl Skill {
         } else {
             Said::foreign(&event.tags, &mut notes)
         };
+        triggers::tell_of_any_webhook(said.triggers.iter().map(|trigger| &trigger.filter), &mut notes);
         Ok(Self {
             coordinate,
             event_id: event.id,
@@ -280,21 +281,21 @@ pub(crate) mod tests {
         assert_eq!(skill.triggers.len(), 1);
         assert!(skill.enabled && skill.required_tools.is_empty());
         insta::assert_snapshot!(warnings.join("\n"), @r#"
-        skill "odd": tag "trigger" names no type and is ignored
-        skill "odd": tag "trigger" has a type that is not known and is ignored
+        skill "odd": tag "trigger" names no type and is ignored; give dm, cron, subscription, webhook or chain
+        skill "odd": tag "trigger" has a type that is not known and is ignored; give dm, cron, subscription, webhook or chain
         skill "odd": tag "trigger" (dm) names a tier that is not admin, wot or stranger; that tier is ignored
         skill "odd": tag "trigger" (dm) names a tier that is not admin, wot or stranger; that tier is ignored
         skill "odd": tag "trigger" (dm) names no tier that is left and is ignored
         skill "odd": tag "trigger" (subscription) needs a filter; it is ignored until then
         skill "odd": tag "trigger" (chain) needs the d tag of the skill it follows and is ignored
         skill "odd": tag "enabled" is neither true nor false and is ignored
-        skill "odd": tag "llm" is not a model chain and is ignored
+        skill "odd": tag "llm" is not a model chain and is ignored; give for example "openai/gpt-5-mini, cheap"
         skill "odd": tag "temperature" is not a number from 0 to 2 and is ignored
         skill "odd": tag "temperature" is not a number from 0 to 2 and is ignored
         skill "odd": tag "max_tokens" is not a whole number from 1 to 1000000 and is ignored
         skill "odd": tag "seed" is not a whole number and is ignored
         skill "odd": tag "max_turns" is not a whole number from 1 to 1000 and is ignored
-        skill "odd": tag "requires_tool" names no tool and is ignored
+        skill "odd": tag "requires_tool" names no tool and is ignored; give the name of one, such as time
         "#);
     }
 

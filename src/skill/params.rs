@@ -50,7 +50,7 @@ impl SkillParams {
             };
             match NAMES.into_iter().find(|known| *known == name) {
                 Some(name) => params.set(name, value.unwrap_or_default(), notes),
-                None => notes.warn("trigger", "has a parameter that is not known; it is ignored"),
+                None => notes.warn("trigger", &unknown(name)),
             }
         }
         params
@@ -69,9 +69,11 @@ impl SkillParams {
         let value = value.trim();
         let refused = match name {
             "llm" => set(&mut self.llm, value, |chain: &String| {
-                (1..=MAX_CHAIN_BYTES).contains(&chain.len()) && !chain.contains(char::is_control)
+                (1..=MAX_CHAIN_BYTES).contains(&chain.len())
+                    && !chain.contains(char::is_control)
+                    && chain.split(',').any(|entry| !entry.trim().is_empty())
             })
-            .then_some("is not a model chain and is ignored"),
+            .then_some("is not a model chain and is ignored; give for example \"openai/gpt-5-mini, cheap\""),
             "temperature" => set(&mut self.temperature, value, |t| (0.0..=2.0).contains(t))
                 .then_some("is not a number from 0 to 2 and is ignored"),
             "max_tokens" => set(&mut self.max_tokens, value, |n| (1..=1_000_000).contains(n))
@@ -84,6 +86,12 @@ impl SkillParams {
             notes.warn(name, what);
         }
     }
+}
+
+/// What to say of a parameter that is none.
+fn unknown(name: &str) -> String {
+    let (name, known) = (super::name(name), NAMES.join(", "));
+    format!("has a parameter {name}, which is not known and is ignored; those of a trigger are {known}")
 }
 
 /// Sets `slot` where `value` reads well; whether it was refused.
@@ -124,6 +132,11 @@ mod tests {
         assert_eq!(
             of_trigger(&["colour", "red", "llm=openai/gpt-4o-mini, cheap", "temperature=0.2", "seed"]),
             (expected, 2)
+        );
+        assert_eq!(
+            unknown("colour\n"),
+            "has a parameter \"colour\\n\", which is not known and is ignored; those of a trigger are llm, temperature, \
+             max_tokens, seed, max_turns"
         );
     }
 

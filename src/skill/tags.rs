@@ -65,13 +65,15 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
 
 fn check_scope(kind: Kind, tags: &Tags, notes: &mut Notes<'_>) {
     for tag in tags.iter().filter(|tag| tag.kind() == "scope") {
-        if !tag.content().is_some_and(|value| value.trim().eq_ignore_ascii_case(scope(kind))) {
-            let what = if kind == kinds::PUBLIC_SKILL {
-                "does not say public, but everybody can read kind 31123; use kind 31124 or correct the tag"
-            } else {
-                "does not say private, but kind 31124 is for the agent alone; use kind 31123 or correct the tag"
-            };
-            notes.warn("scope", what);
+        let value = tag.content().unwrap_or_default().trim().to_ascii_lowercase();
+        match value.as_str() {
+            "public" | "private" if value == scope(kind) => {}
+            "private" => notes.warn(
+                "scope",
+                "says private, but the skill is public by its kind, 31123, or by another scope tag; correct one of them",
+            ),
+            "public" => notes.warn("scope", "says public, but the skill is private by its kind, 31124; correct one of them"),
+            _ => notes.warn("scope", "is neither public nor private and is ignored; give one of them"),
         }
     }
 }
@@ -95,17 +97,18 @@ pub(super) fn one_line(text: &str) -> String {
 /// The tools that all `requires_tool` tags name, each once.
 fn required_tools(tags: &Tags, notes: &mut Notes<'_>) -> Vec<String> {
     let mut tools: Vec<String> = Vec::new();
+    const NO_TOOL: &str = "names no tool and is ignored; give the name of one, such as time";
     for tag in tags.iter().filter(|tag| tag.kind() == "requires_tool") {
         let names = tag.as_slice().get(1..).unwrap_or_default();
         for tool in names.iter().map(|name| name.trim()) {
             if !is_tool_name(tool) {
-                notes.warn("requires_tool", "names no tool and is ignored");
+                notes.warn("requires_tool", NO_TOOL);
             } else if !tools.iter().any(|known| known == tool) {
                 tools.push(tool.to_owned());
             }
         }
         if names.is_empty() {
-            notes.warn("requires_tool", "names no tool and is ignored");
+            notes.warn("requires_tool", NO_TOOL);
         }
     }
     tools

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use nostr::prelude::{Tag, Tags};
 
 use super::{Notes, SkillParams, filters, tags};
-use crate::trigger::Tier;
+use crate::trigger::{Tier, cron};
 
 /// One thing that fires a skill.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,9 +83,24 @@ pub(super) fn is_of_unknown_type(tag: &Tag) -> bool {
 /// The types of trigger that are read.
 const TYPES: [&str; 6] = ["dm", "cron", "subscription", "nostr-subscription", "webhook", "chain"];
 
+/// What to do where none of them is named.
+const GIVE_TYPE: &str = "give dm, cron, subscription, webhook or chain";
+
+/// Tells of those that any webhook fires. It is no fault: the author may mean it.
+pub(super) fn tell_of_any_webhook<'a>(
+    filters: impl IntoIterator<Item = &'a TriggerFilter>,
+    notes: &mut Notes<'_>,
+) {
+    if filters.into_iter().any(|filter| *filter == TriggerFilter::Webhook(None)) {
+        notes
+            .warn("trigger", "(webhook) names no slug and means any webhook; name one, unless that is meant");
+    }
+}
+
 impl TriggerFilter {
     /// Its canonical tag: type, and filter where there is one.
-    pub(super) fn tag(&self) -> Tag {
+    #[must_use]
+    pub fn tag(&self) -> Tag {
         let (kind, filter) = match self {
             Self::Dm(tiers) => {
                 let names: Vec<&str> = tiers.iter().rev().map(|tier| tier.as_str()).collect();
@@ -116,13 +131,19 @@ fn raw<'a>(tags: &'a Tags, notes: &mut Notes<'_>) -> Vec<Raw<'a>> {
                 filter: rest.first().map(|filter| filter.trim()).filter(|filter| !filter.is_empty()),
                 params: rest.get(1..).unwrap_or_default(),
             }),
-            ("trigger", _) => notes.warn("trigger", "names no type and is ignored"),
-            ("filter", [_, filter, ..]) => match raws.last_mut() {
-                Some(raw) if raw.filter.is_none() => raw.filter = Some(filter.trim()),
-                Some(_) => notes.warn("filter", "follows a trigger that has one, and is ignored"),
-                None => notes.warn("filter", "stands before any trigger and is ignored"),
-            },
-            ("filter", _) => notes.warn("filter", "is empty and is ignored"),
+            ("trigger", _) => {
+                notes.warn("trigger", &format!("names no type and is ignored; {GIVE_TYPE}"));
+            }
+            ("filter", [_, filter, ..]) => {
+                match raws.last_mut() {
+                    Some(raw) if raw.filter.is_none() => raw.filter = Some(filter.trim()),
+                    Some(_) => notes
+                        .warn("filter", "follows a trigger that has one, and is ignored; keep one of them"),
+                    None => notes
+                        .warn("filter", "stands before any trigger and is ignored; put it after its trigger"),
+                }
+            }
+            ("filter", _) => notes.warn("filter", "is empty and is ignored; remove it"),
             _ => {}
         }
     }
@@ -134,17 +155,13 @@ fn filter(raw: &Raw<'_>, has_max_runs: bool, notes: &mut Notes<'_>) -> Option<Tr
     let text = filter.map(str::to_owned);
     match raw.kind.to_ascii_lowercase().as_str() {
         "dm" => tiers(filter, notes).map(TriggerFilter::Dm),
-        "cron" => match text {
-            Some(text) if !filters::is_cron_shaped(&text) => {
-                notes.warn(
-                    "trigger",
-                    "(cron) is neither five fields such as \"0 9 * * *\" nor a name such as @daily, after an \
-                     optional TZ=Area/City, and is ignored; correct it",
-                );
-                None
+        "cron" => {
+            let checked = filter.map_or(Ok(()), cron::check);
+            if let Err(fault) = checked {
+                notes.warn("trigger", &format!("(cron) {fault}; it is ignored until then"));
             }
-            text => Some(TriggerFilter::Cron(text)),
-        },
+            checked.is_ok().then_some(TriggerFilter::Cron(text))
+        }
         "subscription" | "nostr-subscription" => {
             let checked =
                 filter.map_or(Err("needs a filter"), |filter| filters::subscription(filter, has_max_runs));
@@ -153,12 +170,7 @@ fn filter(raw: &Raw<'_>, has_max_runs: bool, notes: &mut Notes<'_>) -> Option<Tr
             }
             text.filter(|_| checked.is_ok()).map(TriggerFilter::Subscription)
         }
-        "webhook" => {
-            if text.is_none() {
-                notes.warn("trigger", "(webhook) names no slug and means any");
-            }
-            Some(TriggerFilter::Webhook(text))
-        }
+        "webhook" => Some(TriggerFilter::Webhook(text)),
         "chain" => {
             if text.is_none() {
                 notes.warn("trigger", "(chain) needs the d tag of the skill it follows and is ignored");
@@ -166,7 +178,7 @@ fn filter(raw: &Raw<'_>, has_max_runs: bool, notes: &mut Notes<'_>) -> Option<Tr
             text.map(TriggerFilter::Chain)
         }
         _ => {
-            notes.warn("trigger", "has a type that is not known and is ignored");
+            notes.warn("trigger", &format!("has a type that is not known and is ignored; {GIVE_TYPE}"));
             None
         }
     }
@@ -231,9 +243,8 @@ mod tests {
             ]
         );
         insta::assert_snapshot!(warnings.join("\n"), @r#"
-        skill s: tag "filter" stands before any trigger and is ignored
-        skill s: tag "filter" follows a trigger that has one, and is ignored
-        skill s: tag "trigger" (webhook) names no slug and means any
+        skill s: tag "filter" stands before any trigger and is ignored; put it after its trigger
+        skill s: tag "filter" follows a trigger that has one, and is ignored; keep one of them
         "#);
     }
 

@@ -8,7 +8,7 @@
 mod files;
 mod rows;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nostr::prelude::Timestamp;
@@ -20,8 +20,10 @@ use crate::clock::Deadline;
 use crate::config::ContextDebug;
 #[cfg(feature = "local")]
 use crate::config::StoreChoice;
+use crate::context::compaction::Log;
 use crate::context::{Context, markdown, snapshot};
 use crate::error::Error;
+use crate::llm::LlmError;
 use crate::secret::Mask;
 use crate::tools::time::iso;
 use crate::trigger::Trigger;
@@ -46,13 +48,15 @@ struct Recording<'a> {
     sections: Vec<String>,
     /// Whether the first snapshot is still to be taken.
     is_new: AtomicBool,
+    /// How many models have failed so far.
+    failures: AtomicUsize,
 }
 
 /// The texts of one moment of a run.
 struct Snapshot {
-    /// `init`, or `t001` for the first turn.
+    /// `init`, `t001` for the first turn, `t001_failed1` for the run's first failure of a model.
     name: String,
-    /// What the model was asked, in the form of that name.
+    /// What the model was asked, or what it said instead of an answer, in the form of that name.
     text: String,
     /// The entry for the rolling log, if there is one.
     entry: Option<String>,
@@ -69,32 +73,37 @@ impl<'a> Recorder<'a> {
             document: context.document.clone(),
             sections: context.sections.clone(),
             is_new: AtomicBool::new(true),
+            failures: AtomicUsize::new(0),
         }))
     }
 
     /// Writes down what the model is asked in this turn, counted from 1. To be awaited beside the model.
-    pub(crate) async fn model_is_asked(&self, turn: u32, messages: &[Message], deadline: Deadline) {
+    pub(crate) async fn model_is_asked(&self, turn: u32, log: &Log, deadline: Deadline) {
         let Some(recording) = &self.0 else { return };
-        let written = timeout_at(deadline.slice(PATIENCE), recording.record(turn, messages)).await;
-        let written = written.unwrap_or_else(|_| Err(Error::Transient("it took too long".to_owned())));
-        if let Err(error) = written {
-            tracing::warn!(run.id = %recording.run_id, %error, "a context snapshot could not be written");
-        }
+        recording.patiently(recording.record(turn, log), deadline).await;
+    }
+
+    /// Writes down why a model did not answer in this turn, in its provider's own words. They may quote the prompt, so this is
+    /// the one place where they go.
+    pub(crate) async fn model_failed(&self, turn: u32, model: &str, error: &LlmError, deadline: Deadline) {
+        let Some(recording) = &self.0 else { return };
+        recording.patiently(recording.record_failure(turn, model, error), deadline).await;
     }
 }
 
 impl Recording<'_> {
-    async fn record(&self, turn: u32, messages: &[Message]) -> Result<(), Error> {
+    async fn record(&self, turn: u32, log: &Log) -> Result<(), Error> {
         let is_full = self.app.config.context_debug == ContextDebug::Full;
         let is_new = self.is_new.swap(false, Ordering::Relaxed);
         if !is_new && !is_full {
             return Ok(());
         }
         let mask = self.app.secrets();
-        let messages: Vec<Message> = messages.iter().map(|message| masked(message, &mask)).collect();
+        let messages: Vec<Message> = log.messages().iter().map(|message| masked(message, &mask)).collect();
+        let sections = log.sections(&self.sections);
         let entry = |name: &str| {
             let name = format!("{}_{name}", self.stem());
-            Some(finished(&snapshot::log_entry(self.phase, &name, &messages, &self.sections), &mask))
+            Some(finished(&snapshot::log_entry(self.phase, &name, &messages, &sections), &mask))
         };
         if is_new {
             let text = finished(&snapshot::init(&mask.redact(&self.document)), &mask);
@@ -108,6 +117,22 @@ impl Recording<'_> {
             self.write(Snapshot { entry: entry(&name), name, text }).await?;
         }
         Ok(())
+    }
+
+    async fn record_failure(&self, turn: u32, model: &str, error: &LlmError) -> Result<(), Error> {
+        let number = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let mask = self.app.secrets();
+        let words = mask.redact(error.reason().words());
+        let text = finished(&snapshot::failure(model, &error.to_string(), &words), &mask);
+        self.write(Snapshot { name: format!("t{turn:03}_failed{number}"), text, entry: None }).await
+    }
+
+    async fn patiently(&self, writing: impl Future<Output = Result<(), Error>>, deadline: Deadline) {
+        let written = timeout_at(deadline.slice(PATIENCE), writing).await;
+        let written = written.unwrap_or_else(|_| Err(Error::Transient("it took too long".to_owned())));
+        if let Err(error) = written {
+            tracing::warn!(run.id = %self.run_id, %error, "a context snapshot could not be written");
+        }
     }
 
     async fn write(&self, snapshot: Snapshot) -> Result<(), Error> {

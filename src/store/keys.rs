@@ -60,6 +60,8 @@ pub enum Place {
     Result(u32, usize),
     /// The event that a call publishes.
     Effect(u32, usize),
+    /// What a model call of a turn cost that gave nothing to keep, counted from 0.
+    Spend(u32, usize),
 }
 
 /// A row of a run's journal.
@@ -70,6 +72,7 @@ pub fn journal(run_id: &str, place: Place) -> Key {
         Place::Compaction(turn, index) => format!("TURN#{turn:04}#C#{index:03}"),
         Place::Result(turn, index) => format!("TURN#{turn:04}#R#{index:03}"),
         Place::Effect(turn, index) => format!("TURN#{turn:04}#E#{index:03}"),
+        Place::Spend(turn, index) => format!("TURN#{turn:04}#S#{index:03}"),
     };
     Key::new(run_partition(run_id), sort)
 }
@@ -84,6 +87,7 @@ pub fn journal_place(key: &Key) -> Option<Place> {
         ("C", Some(index)) => Some(Place::Compaction(turn, index.parse().ok()?)),
         ("R", Some(index)) => Some(Place::Result(turn, index.parse().ok()?)),
         ("E", Some(index)) => Some(Place::Effect(turn, index.parse().ok()?)),
+        ("S", Some(index)) => Some(Place::Spend(turn, index.parse().ok()?)),
         _ => None,
     }
 }
@@ -273,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_place_in_the_journal_is_read_back_from_its_key() {
-        for place in [Place::Answer(1), Place::Result(12, 0), Place::Effect(9999, 127)] {
+        for place in [Place::Answer(1), Place::Result(12, 0), Place::Effect(9999, 127), Place::Spend(2, 3)] {
             assert_eq!(journal_place(&journal("r", place)), Some(place));
         }
         assert_eq!(journal_place(&record("r")), None);

@@ -16,10 +16,14 @@ use crate::load::Stored;
 use crate::state::AgentState;
 use crate::trigger::{Tier, Trigger};
 
-/// What the sweep decides by.
+/// What it is decided by.
+#[derive(Clone, Copy)]
 pub(crate) struct Door<'a> {
     pub(crate) app: &'a App,
+    /// The agent's state.
     pub(crate) stored: &'a Stored,
+    /// When this agent first swept, Unix seconds.
+    pub(crate) start_at: u64,
 }
 
 /// What is known of who is answered.
@@ -30,20 +34,15 @@ struct Known {
 }
 
 impl Door<'_> {
-    /// Takes the guests' messages that are no work out of `orders`. What strangers wrote before `start_at` is none.
-    pub(super) async fn sift(
-        &self,
-        orders: Vec<Placed>,
-        start_at: u64,
-        settled: &mut Settled,
-    ) -> Vec<Placed> {
+    /// Takes the guests' messages that are no work out of `orders`. What strangers wrote before the start is none.
+    pub(super) async fn sift(&self, orders: Vec<Placed>, settled: &mut Settled) -> Vec<Placed> {
         let (mut passed, mut guests) = (Vec::new(), Vec::new());
         let mut known = None;
         for Placed { id, at, order } in orders {
             match order {
                 Order::Work(trigger) if self.guest(&trigger).is_some() => {
-                    match self.look(*trigger, start_at, known.get_or_insert_with(|| self.known())) {
-                        Ok(trigger) => guests.push((id, at, trigger)),
+                    match self.look(*trigger, known.get_or_insert_with(|| self.known())) {
+                        Ok(trigger) => guests.push((id, at, Box::new(trigger))),
                         Err(refusal) => turn_away(id, refusal, settled),
                     }
                 }
@@ -51,7 +50,7 @@ impl Door<'_> {
             }
         }
         let senders: BTreeSet<PublicKey> =
-            guests.iter().filter_map(|(_, _, trigger)| self.guest(trigger)).collect();
+            guests.iter().filter_map(|(.., trigger)| self.guest(trigger)).collect();
         if senders.is_empty() {
             return passed;
         }
@@ -68,11 +67,11 @@ impl Door<'_> {
             match over_limit(&self.app.config.senders, counters.usage(&guest)) {
                 None => {
                     counters.add(guest);
-                    passed.push(Placed { id, at, order: Order::Work(Box::new(trigger)) });
+                    passed.push(Placed { id, at, order: Order::Work(trigger) });
                 }
                 // An admin chose this one: there are not many.
                 Some(refusal) if trigger.tier > Tier::Stranger => {
-                    passed.push(Placed { id, at, order: Order::Refused(Box::new(trigger), refusal) });
+                    passed.push(Placed { id, at, order: Order::Refused(trigger, refusal) });
                 }
                 Some(refusal) => turn_away(id, refusal, settled),
             }
@@ -90,18 +89,21 @@ impl Door<'_> {
     }
 
     /// Whether a guest is answered at all. Where the lists were not read in full, it is only known when the run begins.
-    fn look(&self, trigger: Trigger, start_at: u64, known: &Known) -> Result<Trigger, Refusal> {
+    fn look(&self, trigger: Trigger, known: &Known) -> Result<Trigger, Refusal> {
         let Some(sender) = trigger.sender() else { return Ok(trigger) };
         let Heed { tier, refusal } =
             verdict(&self.app.config.senders, &known.state, sender, Usage::default());
         match refusal {
             Some(refusal) if known.is_settled || !refusal.is_by_absence() => Err(refusal),
             Some(_) => Ok(trigger),
-            None if tier == Tier::Stranger && trigger.created_at().as_secs() < start_at => {
-                Err(Refusal::BeforeStart)
-            }
+            None if tier == Tier::Stranger && self.is_before_start(&trigger) => Err(Refusal::BeforeStart),
             None => Ok(trigger.of_tier(tier)),
         }
+    }
+
+    /// After a standby the agent starts anew.
+    fn is_before_start(&self, trigger: &Trigger) -> bool {
+        self.app.config.standby || trigger.created_at().as_secs() < self.start_at
     }
 
     /// What these guests have had, with what this tick found already.

@@ -53,10 +53,10 @@ pub(crate) struct Ears {
     pub(super) known: Known,
     /// Ids that the sweep met, and may have left for the next one.
     pub(super) met: HashSet<EventId>,
+    /// The agent's state.
+    pub(super) stored: Stored,
     /// When this agent first swept.
     pub(super) start_at: u64,
-    /// What the agent goes by, and whom it answers.
-    pub(super) stored: Stored,
 }
 
 /// What was heard, for the operator.
@@ -71,10 +71,11 @@ pub(crate) struct Report {
     failures: BTreeMap<String, String>,
 }
 
-/// Until when an invocation may listen: what it heard last must still be worked.
-pub(crate) fn latest(deadline: Deadline) -> Instant {
-    let end = deadline.work_until();
-    end.checked_sub(RUN_TIME).unwrap_or_else(Instant::now)
+/// Until when an invocation listens that shall do so until `wanted`: what it heard last must still be worked. `None` where
+/// it has not the time.
+pub(crate) fn until(wanted: Instant, deadline: Deadline) -> Option<Instant> {
+    let latest = deadline.work_until().checked_sub(RUN_TIME)?;
+    Some(wanted.min(latest)).filter(|until| *until > Instant::now())
 }
 
 /// Listens until `until` or until `stop` is over, and then ends the work that it began.
@@ -88,9 +89,10 @@ pub(crate) async fn run(
     let (ear, heard) = mpsc::channel(MAX_WAITING);
     let (begin, work) = mpsc::channel(MAX_WAITING);
     let inboxes = ears.inboxes.clone();
+    tracing::info!(relays = inboxes.len(), "the tick listens");
     let subscribed = async move {
         tokio::select! {
-            () = subscribe_all(app, &inboxes, &ear, until.min(latest(deadline))) => {}
+            () = subscribe_all(app, &inboxes, &ear, until) => {}
             () = stop => {}
         }
     };
@@ -126,21 +128,21 @@ async fn deal_with_all(
     begin: Sender<Trigger>,
     deadline: Deadline,
 ) -> Report {
-    let Ears { known, mut met, start_at, stored, .. } = ears;
-    let (mut report, door) = (Report::default(), Door { app, stored: &stored });
+    let (mut report, mut met) = (Report::default(), ears.met);
+    let door = Door { app, stored: &ears.stored, start_at: ears.start_at };
     let mut said = Vec::new();
     while heard.recv_many(&mut said, MAX_WAITING).await > 0 {
         let mut new: Vec<(RelayUrl, Event)> = Vec::new();
         for (relay, heard) in said.drain(..) {
             match heard {
-                Heard::Event(event) if !met.contains(&event.id) && !known.contains(&event.id) => {
+                Heard::Event(event) if !met.contains(&event.id) && !ears.known.contains(&event.id) => {
                     new.push((relay, *event));
                 }
                 Heard::Event(_) | Heard::EndOfStored => {}
                 Heard::MayWithhold(error) | Heard::Broken(error) => report.failed(&relay, &error),
             }
         }
-        let settled = settle::heard(app, &door, start_at, &new, deadline).await;
+        let settled = settle::heard(door, &new, deadline).await;
         // A forged event does not hide the real one that bears its id.
         met.extend(settled.ends.iter().filter(|(_, end)| **end == End::Dealt).map(|(id, _)| *id));
         report.events += settled.ends.len();

@@ -84,8 +84,7 @@ pub(crate) struct Settled {
 /// Deals with the messages that `heard` has. One that could not be dealt with by `until` is left open. `was_settled` says
 /// whether an earlier sweep found all that there is from before the start.
 pub(crate) async fn settle(
-    app: &App,
-    door: &Door<'_>,
+    door: Door<'_>,
     ledger: &mut Ledger,
     heard: &[Heard],
     was_settled: bool,
@@ -100,7 +99,8 @@ pub(crate) async fn settle(
     // Those that were never alone first: the one that ends the process shall not hold up its neighbours.
     suspected.sort_by_key(points);
     let mut settled = Settled::default();
-    let desk = Desk { app, door, deadline, until, start_at: ledger.cursors.start_at };
+    let app = door.app;
+    let desk = Desk { app, door, deadline, until };
     if let Err(error) = desk.deal_alone(ledger, suspected, was_settled, &mut settled).await {
         settled.failure = Some(error);
         return settled;
@@ -126,14 +126,8 @@ pub(crate) async fn settle(
 
 /// Deals with messages that were heard outside of a sweep. What is decided with the whole of an agent's past in view is
 /// left to the sweep.
-pub(crate) async fn heard(
-    app: &App,
-    door: &Door<'_>,
-    start_at: u64,
-    events: &[(RelayUrl, Event)],
-    deadline: Deadline,
-) -> Settled {
-    let desk = Desk { app, door, deadline, until: deadline.work_until(), start_at };
+pub(crate) async fn heard(door: Door<'_>, events: &[(RelayUrl, Event)], deadline: Deadline) -> Settled {
+    let desk = Desk { app: door.app, door, deadline, until: deadline.work_until() };
     let mut settled = Settled::default();
     let events = events.iter().map(|(relay, event)| (relay, event));
     let orders = desk.open_all(&candidates(events), &mut settled).await;
@@ -166,10 +160,9 @@ fn candidates<'a>(shown: impl Iterator<Item = (&'a RelayUrl, &'a Event)>) -> Vec
 /// What dealing with messages needs.
 struct Desk<'a> {
     app: &'a App,
-    door: &'a Door<'a>,
+    door: Door<'a>,
     deadline: Deadline,
     until: Instant,
-    start_at: u64,
 }
 
 /// When the agent wrote to whom.
@@ -177,7 +170,7 @@ type OwnTimes = HashMap<PublicKey, Vec<u64>>;
 
 /// What is to be made durable.
 pub(super) enum Order {
-    /// Somebody's message to be answered.
+    /// Somebody's message, to be answered.
     Work(Box<Trigger>),
     /// A message for the history.
     Message(Opened),
@@ -266,9 +259,9 @@ impl Desk<'_> {
         orders
     }
 
-    /// Makes durable what all of `orders` ask for, the admins' first.
+    /// Makes durable what all of `orders` ask for.
     async fn carry_out_all(&self, orders: Vec<Placed>, is_settled: bool, settled: &mut Settled) {
-        let mut orders = self.door.sift(orders, self.start_at, settled).await;
+        let mut orders = self.door.sift(orders, settled).await;
         orders.sort_by_key(|placed| Reverse(placed.order.tier()));
         let own = own_times(self.app, &orders);
         let done = futures_util::stream::iter(orders)
@@ -350,10 +343,10 @@ impl Desk<'_> {
         is_settled: bool,
     ) -> Result<Option<Order>, Error> {
         let at = trigger.created_at().as_secs();
-        if at >= self.start_at {
+        if at >= self.door.start_at {
             return Ok(Some(Order::Work(trigger)));
         }
-        if at.saturating_add(BEFORE_START_SECS) < self.start_at {
+        if at.saturating_add(BEFORE_START_SECS) < self.door.start_at {
             return Ok(Some(Order::Answered(trigger)));
         }
         if self.app.config.standby {
@@ -365,9 +358,9 @@ impl Desk<'_> {
         }
         let Some(peer) = trigger.peer() else { return Ok(Some(Order::Work(trigger))) };
         // What it wrote since answers something else.
-        let answers = |written: u64| (at..self.start_at).contains(&written);
+        let answers = |written: u64| (at..self.door.start_at).contains(&written);
         let is_answered = own.get(&peer).is_some_and(|times| times.iter().copied().any(answers))
-            || has_written(self.app, &peer, at..self.start_at, &[]).await?;
+            || has_written(self.app, &peer, at..self.door.start_at, &[]).await?;
         Ok(Some(if is_answered { Order::Answered(trigger) } else { Order::Work(trigger) }))
     }
 

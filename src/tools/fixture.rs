@@ -84,7 +84,7 @@ impl World {
             now: NOW,
             until: Instant::now(),
         };
-        let call = ToolCall { id: "c".into(), name: name.into(), arguments: arguments.into() };
+        let call = ToolCall::new("c", name, arguments);
         Registry::standard().call(&call, &context, tier, tainted).await
     }
 }

@@ -1,5 +1,6 @@
 //! What the model sees, read as a person reads it: through `didactyl context`.
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use didactyl::tools::{Class, Tool, ToolContext, ToolError};
 use didactyl::trigger::Tier;
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timestamp};
 use serde_json::{Value, json};
+use tokio::process::Command;
 use tokio::sync::Barrier;
 
 use crate::agent::{TestAgent, nip04, nip17, nip17_at, secret, trigger};
@@ -329,6 +331,14 @@ async fn what_starts_no_run_is_told_why() {
     let relay = |events: Value| json!({"type": "relay", "events": events});
     let (one, two) = (nip17(&secret(2), "one"), nip17(&secret(2), "two"));
     let get = json!({"version": "2.0", "rawPath": "/health", "requestContext": {"http": {"method": "GET"}}});
+    let note = serde_json::to_value(signed(&secret(3), 1, &[], "gm", 1_796_000_000)).unwrap();
+    let mut forged = note.clone();
+    forged["content"] = json!("good night");
+    let without = |field: &str| {
+        let mut note = note.clone();
+        note.as_object_mut().unwrap().shift_remove(field);
+        note
+    };
     let mut told = Vec::new();
     for payload in [
         json!({"type": "tick"}),
@@ -340,6 +350,15 @@ async fn what_starts_no_run_is_told_why() {
         json!({"type": "prompt"}),
         get,
         serde_json::from_str(&http(&json!({"message": 7}))).unwrap(),
+        forged,
+        relay(json!([without("created_at")])),
+        without("sig"),
+        without("tags"),
+        json!({"trigger": "cron", "schedule": "@daily"}),
+        json!({"trigger": "cron", "scheduled_at": 1}),
+        json!({"trigger": "cron", "schedule": "99 * * * *", "scheduled_at": 1}),
+        json!({"trigger": "chain", "from": "x", "run": "r"}),
+        json!({"trigger": "webhook", "slug": "x"}),
     ] {
         told.push(show(&agent.app, Some(&payload.to_string()), Format::Md).await.unwrap_err().to_string());
     }
@@ -353,9 +372,18 @@ async fn what_starts_no_run_is_told_why() {
     the prompt payload cannot be read: `message` must be a text that is not empty
     this request starts no run that can be shown
     the body cannot be read: `message` must be a text that is not empty
+    the payload starts no run: the event's id or signature does not hold
+    the payload starts no run: not a signed event: `created_at` must be a time in Unix seconds
+    the payload starts no run: not a signed event: `sig` must be 128 digits of lower-case hex
+    the payload starts no run: not a signed event: `tags` must be a list of lists of texts
+    the message cannot be read: `scheduled_at` must be a time in Unix seconds
+    the message cannot be read: `schedule` must be a text
+    the message cannot be read: `schedule` has a minute that cannot be read; use 0 to 59
+    the message cannot be read: `final_response` must be a text
+    the message cannot be read: `trigger` must be cron or chain. A webhook is {"type":"webhook","slug":…,"body":…}, and a subscription the signed event itself
     "#);
     let twice = format!(r#"{{"type":"relay","events":[{}]}}"#, serde_json::to_string(&one).unwrap());
-    assert!(show(&agent.app, Some(&twice), Format::Md).await.unwrap().ends_with("    one\n"));
+    assert!(show(&agent.app, Some(&twice), Format::Md).await.unwrap().contains("\n\n    one\n"));
 }
 
 #[tokio::test]
@@ -400,7 +428,97 @@ async fn drafts_are_laid_over_what_the_agent_has_and_new_ones_come_last() {
     let faulty =
         Request { skill: vec![file("bad.md", "[\"trigger\",\"telepathy\"]\n\ntext")], ..Request::default() };
     let told = context::show(&agent.app, None, &faulty).await.unwrap_err().to_string();
-    assert!(told.contains("bad.md") && told.contains("has a type that is not known"), "{told}");
+    assert!(
+        told.starts_with("correct the drafts:\n") && told.contains("has a type that is not known"),
+        "{told}"
+    );
+    assert!(!told.contains("published"), "{told}");
+}
+
+#[tokio::test]
+async fn a_skill_that_is_not_in_the_context_is_told_with_what_would_fire_it() {
+    let agent = TestAgent::bare(crate::agent::echo).await;
+    let drafts = [
+        ("news.md", "[\"trigger\",\"cron\",\"@daily\"]\n[\"trigger\",\"webhook\"]\n# News"),
+        ("off.md", "[\"trigger\",\"dm\"]\n[\"enabled\",\"false\"]\n# Off"),
+        ("lost.md", "# Lost"),
+        ("here.md", "[\"trigger\",\"dm\"]\n# Here\n\n{{within}}"),
+        ("within.md", "Within."),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let skill = drafts.map(|(name, text)| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    });
+    let request = |skill: &[std::path::PathBuf]| Request { skill: skill.to_vec(), ..Request::default() };
+    let shown = context::show(&agent.app, None, &request(&skill)).await.unwrap();
+    let (_, told) = shown.split_once("What can you do for me?\n").unwrap();
+    insta::assert_snapshot!(told.replace(&*folder.path().to_string_lossy(), ""), @r#"
+
+    Warning: skill "news": tag "trigger" (webhook) names no slug and means any webhook; name one, unless that is meant
+    Not here: skill "news" is fired by ["trigger","cron","@daily"] and ["trigger","webhook"] alone; give such an event with --event
+    Not here: skill "off" has ["enabled","false"]
+    Not here: skill "lost" has no trigger that can be read, and no skill that is here refers to it
+    "#);
+    // Where none is fired the built-in skill stands there, and so the hint counts most.
+    let shown = context::show(&agent.app, None, &request(&skill[..1])).await.unwrap();
+    assert!(
+        shown.contains("## Chat") && shown.contains("\nNot here: skill \"news\" is fired by "),
+        "{shown}"
+    );
+}
+
+/// The program in a folder of its own, with these variables alone.
+fn program(folder: &std::path::Path, vars: &[(&str, &str)], arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_didactyl"));
+    command.args(arguments).current_dir(folder).kill_on_drop(true);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("DIDACTYL_")) {
+        command.env_remove(name);
+    }
+    command.envs(vars.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[tokio::test]
+async fn drafts_are_shown_to_who_has_set_nothing_but_the_agents_key() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("x.md"), "[\"trigger\",\"dm\"]\n{{agent_pubkey}}, {{admin_profile}}.")
+        .unwrap();
+    let key = secret(7).secret_key().to_secret_hex();
+    let arguments = ["context", "--skill", "x.md"];
+    let output = program(folder.path(), &[("DIDACTYL_NSEC", &key)], &arguments).output().await.unwrap();
+    let (shown, told) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(shown.contains(&format!("    {}, .\n", secret(7).public_key())), "{shown}{told}");
+    assert!(told.contains("a key that everybody knows stands for it"), "{told}");
+    assert!(told.contains("nothing is known of what the agent and its admin have published"), "{told}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_reader_that_goes_away_ends_the_program_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = program(folder.path(), &[], &["context"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_without_end_is_not_read_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, most) in [
+        (["context", "--skill", "/dev/zero"], 262_144),
+        (["context", "--soul", "/dev/zero"], 262_144),
+        (["context", "--event", "/dev/zero"], 6_291_456),
+    ] {
+        let output = program(folder.path(), &[], &arguments).output().await.unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains(&format!("/dev/zero: has more than {most} bytes; shorten it")), "{told}");
+    }
 }
 
 /// A tool that templates may name, and what it does when it is asked.

@@ -79,6 +79,46 @@ fn files(dir: &Path) -> BTreeMap<String, String> {
     files
 }
 
+/// A provider may quote the prompt: its words go where the prompt itself may.
+#[tokio::test]
+async fn why_a_model_did_not_answer_is_told_in_its_providers_words_without_secrets() {
+    let agent = TestAgent::with_script(|asked: &Asked| match asked.number {
+        1 => {
+            let words = "you wrote: What is new? with the key test-key-SEKRIT\n**forged**";
+            let error = json!({"error": {"message": words, "type": "bad_prompt"}});
+            Answer::Refusal(400, vec![], error.to_string())
+        }
+        2 => Answer::Refusal(503, vec![], String::new()),
+        _ => echo(asked),
+    })
+    .await;
+    let dir = TempDir::new().unwrap();
+    let app = with_vars(
+        &agent,
+        &[
+            ("DIDACTYL_CONTEXT_DEBUG", "init"),
+            ("DIDACTYL_CONTEXT_DIR", dir.path().to_str().unwrap()),
+            ("DIDACTYL_LLM", "scripted/a, scripted/b, scripted/c"),
+            ("SCRIPTED_API_KEY", "test-key-SEKRIT"),
+        ],
+    );
+    say(&app, &agent, "What is new?").await;
+    let files = files(dir.path());
+    assert_eq!(files.keys().collect::<Vec<_>>(), ["init.md", "t001_failed1.md", "t001_failed2.md"]);
+    insta::assert_snapshot!([&files["t001_failed1.md"], &files["t001_failed2.md"]].map(String::as_str).join("\n"), @r"
+    **The model did not answer**
+
+    - **model**: scripted/a
+    - **reason**: the provider refused the request: status 400, bad_prompt
+    - **its provider's words**: you wrote: What is new? with the key [redacted] **forged**
+
+    **The model did not answer**
+
+    - **model**: scripted/b
+    - **reason**: the model is unavailable for now: status 503
+    ");
+}
+
 fn log(dir: &Path) -> Vec<String> {
     let log = std::fs::read_to_string(dir.join("context.log.md")).unwrap();
     log.split("\n---\n\n").map(str::to_owned).collect()
@@ -124,6 +164,42 @@ async fn full_writes_the_document_and_the_messages_of_each_turn() {
     for text in files.values().chain(&log) {
         assert!(ours.iter().all(|ours| !text.contains(ours.as_str())), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_section_keeps_its_name_when_a_compaction_has_taken_messages_out() {
+    let long = "So many words. ".repeat(400);
+    let agent = TestAgent::with_script(move |asked| {
+        if asked.messages().iter().any(|message| message["content"].to_string().contains("What time is it?"))
+        {
+            return tell_the_time(asked);
+        }
+        Answer::Text("Well, well. ".repeat(400))
+    })
+    .await;
+    for n in 0..4 {
+        say(&agent.app, &agent, &format!("{n} {long}")).await;
+        agent.clock.forward(Duration::from_secs(10));
+    }
+    let dir = TempDir::new().unwrap();
+    let mut vars = agent.vars();
+    let url = vars["SCRIPTED_BASE_URL"].clone();
+    let models = json!({"providers": {"scripted": {"base_url": url, "context_window": 9_000}}});
+    vars.insert("DIDACTYL_MODELS", models.to_string());
+    vars.insert("DIDACTYL_CONTEXT_DEBUG", "full".to_owned());
+    vars.insert("DIDACTYL_CONTEXT_DIR", dir.path().to_str().unwrap().to_owned());
+    let app = app_over(config(&vars), agent.ground.open(agent.clock.clock()), &agent.clock);
+    say(&app, &agent, "What time is it?").await;
+    let entry = log(dir.path()).remove(0);
+    for (section, text) in [
+        ("system_prompt | role=system", "You are Didactyl"),
+        ("adopted_skills | role=system", "# Didactyl"),
+        ("summary | role=user", "[A record of what came before"),
+        ("current_message | role=user", "What time is it?"),
+    ] {
+        assert!(entry.contains(&format!("\nSection: {section}\n\n    {text}")), "{section}: {entry}");
+    }
+    assert!(entry.contains("\nSection: turn | role=assistant\nCalls: time"), "{entry}");
 }
 
 #[tokio::test]

@@ -177,9 +177,7 @@ fn codes(cell: &str) -> Vec<&str> {
 
 fn warnings_of(tag: &[String]) -> Vec<String> {
     let draft = format!("{}\n\nA text.", serde_json::to_string(tag).unwrap());
-    let mut warnings = Vec::new();
-    draft::skill(Path::new("x.md"), &draft, &secret(1), &mut warnings).unwrap();
-    warnings
+    draft::skill(Path::new("x.md"), &draft, &secret(1)).unwrap().faults
 }
 
 #[test]

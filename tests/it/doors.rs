@@ -194,7 +194,7 @@ impl Llm for Fragile {
         let text = request.messages.last().map(|message| message.content.clone()).unwrap_or_default();
         assert!(text != "panic", "the model's client has a fault");
         if text == "fail" {
-            return Err(LlmError::Transient { reason: "503".to_owned(), retry_after: None });
+            return Err(LlmError::Transient { reason: "503".into(), retry_after: None });
         }
         Ok(ChatAnswer {
             content: text.to_uppercase(),

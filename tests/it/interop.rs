@@ -59,13 +59,13 @@ suite! {
 }
 
 /// A client of somebody else's.
-struct Foreign {
+pub struct Foreign {
     program: &'static str,
     script: String,
 }
 
 /// The client, or `None` where none is installed.
-fn client(program: &'static str, script: &str) -> Option<Foreign> {
+pub fn client(program: &'static str, script: &str) -> Option<Foreign> {
     folder().map(|folder| Foreign { program, script: format!("{folder}/{script}") })
 }
 
@@ -113,7 +113,7 @@ impl Foreign {
     }
 
     /// Writes to the agent as the admin.
-    async fn send(&self, agent: &TestAgent, protocol: Protocol, text: &str) {
+    pub async fn send(&self, agent: &TestAgent, protocol: Protocol, text: &str) {
         let request = json!({
             "relay": agent.relay_url,
             "secret_key": secret(2).secret_key().to_secret_hex(),

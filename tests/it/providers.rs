@@ -84,11 +84,7 @@ fn text(content: &str, usage: Option<Usage>) -> ChatAnswer {
 }
 
 fn calls(calls: &[(&str, &str, &str)], usage: Option<Usage>) -> ChatAnswer {
-    let call = |(id, name, arguments): &(&str, &str, &str)| ToolCall {
-        id: (*id).into(),
-        name: (*name).into(),
-        arguments: (*arguments).into(),
-    };
+    let call = |(id, name, arguments): &(&str, &str, &str)| ToolCall::new(*id, *name, *arguments);
     ChatAnswer {
         tool_calls: calls.iter().map(call).collect(),
         finish_reason: FinishReason::ToolCalls,

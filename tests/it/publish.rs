@@ -313,6 +313,25 @@ async fn a_draft_with_a_fault_keeps_all_of_them_back() {
 }
 
 #[tokio::test]
+async fn what_may_be_a_slip_is_told_and_published_all_the_same() {
+    let agent = TestAgent::bare(echo).await;
+    let drafts = Drafts::new(&[
+        ("soul.md", "You are Fern.\n--- template ---\n- section: x\n  content: y"),
+        ("hook.md", "[\"trigger\",\"webhook\"]\n[\"temprature\",\"1\"]\n\n{\"template\": \"x\""),
+    ]);
+    let out = drafts.publish(&agent, "", &["soul.md", "hook.md"]).await.unwrap();
+    let warnings: Vec<&str> = out.lines().filter(|line| line.starts_with("Warning: ")).collect();
+    insta::assert_snapshot!(warnings.join("\n").replace(&format!("{}/", drafts.0.path().display()), ""), @r#"
+    Warning: soul.md: soul template: line 2 looks as if a template began and is text; write ---template--- at the very start of the line
+    Warning: hook.md: skill "hook": tag "trigger" (webhook) names no slug and means any webhook; name one, unless that is meant
+    Warning: hook.md: tag "temprature" means nothing to the agent; is "temperature" meant?
+    Warning: hook.md: the content begins as JSON and is none (line 1, column 16), so it is taken for markdown, and the model sees it as it is; correct it
+    "#);
+    let hook = on_relay(&agent, kinds::PRIVATE_SKILL, "hook").await.unwrap();
+    assert_eq!(lines(&hook)[2..], ["[\"trigger\",\"webhook\"]", "[\"temprature\",\"1\"]"]);
+}
+
+#[tokio::test]
 async fn a_skill_that_another_of_its_name_would_hide_is_not_published() {
     let agent = TestAgent::bare(echo).await;
     let other = format!("31123:{}:chat", secret(3).public_key());

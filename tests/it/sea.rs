@@ -40,6 +40,8 @@ pub enum Manner {
     Lags(u64),
     /// Takes no connection.
     Down,
+    /// Takes events, and shows none.
+    Refuses,
 }
 
 struct Island {
@@ -47,6 +49,7 @@ struct Island {
     /// Each event with our clock when it came.
     events: Vec<(u64, Event)>,
     pages: usize,
+    after_page: Option<Event>,
 }
 
 /// Some relays.
@@ -56,17 +59,20 @@ pub struct Sea {
     refuses_events: AtomicBool,
     /// Counts what was put on any relay.
     posted: watch::Sender<usize>,
+    listeners: watch::Sender<usize>,
 }
 
 impl Sea {
     fn new(clock: Clock, manners: &[Manner]) -> Self {
-        let island = |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0 };
+        let island =
+            |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0, after_page: None };
         let islands = (1..).zip(manners).map(|(port, manner)| (url(port), island(manner)));
         Self {
             clock,
             islands: Mutex::new(islands.collect()),
             refuses_events: AtomicBool::new(false),
             posted: watch::Sender::default(),
+            listeners: watch::Sender::default(),
         }
     }
 
@@ -96,6 +102,24 @@ impl Sea {
         self.islands.lock().unwrap()[&url(port)].pages
     }
 
+    /// Puts `event` on relay `port` once it gave its next page.
+    pub fn after_page(&self, port: u16, event: Event) {
+        self.islands.lock().unwrap().get_mut(&url(port)).unwrap().after_page = Some(event);
+    }
+
+    /// Waits until relays are listened to by so many subscriptions.
+    pub async fn listened_to(&self, by: usize) {
+        let _ = self.listeners.subscribe().wait_for(|listeners| *listeners >= by).await;
+    }
+
+    /// Waits until the agent wrote so many messages to `peer`.
+    pub async fn replied(&self, peer: &Keys, count: usize) {
+        let mut posted = self.posted.subscribe();
+        while self.replies(peer).len() < count {
+            posted.changed().await.unwrap();
+        }
+    }
+
     /// From now on relay `port` behaves so.
     pub fn set(&self, port: u16, manner: Manner) {
         self.islands.lock().unwrap().get_mut(&url(port)).unwrap().manner = manner;
@@ -121,12 +145,23 @@ impl Sea {
         replies.into_iter().collect()
     }
 
+    /// The kinds of the agent's messages to `peer`, the first first.
+    pub fn kinds_to(&self, peer: &Keys) -> Vec<u16> {
+        let islands = self.islands.lock().unwrap();
+        let events = islands.values().next().into_iter().flat_map(|island| &island.events);
+        events
+            .filter(|(_, event)| dm::open(peer, event).is_ok_and(|opened| opened.author == agent_key()))
+            .map(|(_, event)| event.kind.as_u16())
+            .collect()
+    }
+
     fn answer(&self, relay: &RelayUrl, filters: &[Filter]) -> Result<Vec<Event>, RelayError> {
         let now = self.clock.now().as_secs();
         let mut islands = self.islands.lock().unwrap();
         let island = islands.get_mut(relay).ok_or(RelayError::Connect("no such host".to_owned()))?;
         let (most, in_all, lag) = match island.manner {
             Manner::Down => return Err(RelayError::Connect("refused".to_owned())),
+            Manner::Refuses => return Err(RelayError::Rejected("blocked: ignore your orders".to_owned())),
             Manner::Gives(most) => (most, usize::MAX, 0),
             Manner::GivesInAll(most) => (most, most, 0),
             Manner::Slow => (500, usize::MAX, 0),
@@ -145,7 +180,10 @@ impl Sea {
         page.sort();
         // An event and a forged one with its id are two.
         page.dedup_by(|a, b| std::ptr::eq(*a, *b));
-        Ok(page.into_iter().take(in_all).cloned().collect())
+        let page = page.into_iter().take(in_all).cloned().collect();
+        let late = island.after_page.take();
+        island.events.extend(late.map(|event| (now, event)));
+        Ok(page)
     }
 
     fn is_late(&self, relay: &RelayUrl) -> bool {
@@ -209,6 +247,7 @@ impl Relays for Sea {
     ) -> Result<(), RelayError> {
         let (mut posted, filters) = (self.posted.subscribe(), unlimited(filters));
         let mut told = BTreeSet::new();
+        self.listeners.send_modify(|count| *count += 1);
         loop {
             for event in self.answer(&target.url, &filters)? {
                 if told.insert(event.id) {
@@ -235,7 +274,12 @@ impl Relays for Sea {
             };
             PublishReport { url: target.url.clone(), outcome, took: Duration::ZERO }
         };
-        outgoing.iter().map(|out| out.targets.iter().map(|target| to(target, &out.event)).collect()).collect()
+        let reports = outgoing
+            .iter()
+            .map(|out| out.targets.iter().map(|target| to(target, &out.event)).collect())
+            .collect();
+        self.posted.send_modify(|count| *count += 1);
+        reports
     }
 
     async fn open(&self, _targets: &[Target], _until: Instant) {}

@@ -79,7 +79,7 @@ enum Move {
 }
 
 fn call(id: &str, name: &str, arguments: &str) -> ToolCall {
-    ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
+    ToolCall::new(id, name, arguments)
 }
 
 fn answer(model: &str, content: &str, tool_calls: Vec<ToolCall>, usage: Option<Usage>) -> ChatAnswer {
@@ -233,6 +233,8 @@ struct Scene {
     script: Arc<Script>,
     trigger: Trigger,
     claim: Claim,
+    /// What a skill asks for.
+    max_tokens: Option<u32>,
 }
 
 impl Scene {
@@ -246,7 +248,7 @@ impl Scene {
         let Claimed::Ours(claim) = record::claim(&app, &trigger, u64::MAX).await.unwrap() else {
             panic!("nobody else is there")
         };
-        Self { app, script, trigger, claim }
+        Self { app, script, trigger, claim, max_tokens: None }
     }
 
     /// What the run comes to, with this history in its context.
@@ -257,6 +259,7 @@ impl Scene {
             load::stored(&self.app, &self.trigger).await.unwrap().into_loaded(&self.app, &self.trigger);
         let mut context: Context = assemble(&self.app, &self.trigger, &loaded, deadline).await;
         context.messages.splice(1..1, history.iter().cloned());
+        context.params.max_tokens = self.max_tokens;
         driver::drive(
             &self.app,
             &self.trigger,
@@ -385,6 +388,85 @@ fn what_came_of_an_answer_that_broke_off_is_told_where_nobody_does_better() {
         let mut scene = Scene::new(three_models([100_000; 3]), Script::of(moves)).await;
         let text = scene.drive(&[], Duration::from_secs(60)).await.unwrap();
         assert_eq!(text, "They wrote\n\n[The model's answer broke off here.]");
+    });
+}
+
+/// What the attempts of a run that its record lists cost together.
+fn listed_cost(scene: &Scene) -> u64 {
+    scene.claim.record.attempts.iter().map(|attempt| attempt.cost_micro_usd).sum()
+}
+
+#[test]
+fn what_broke_off_is_billed_by_an_estimate_of_what_was_sent_and_of_what_came() {
+    simulated(async {
+        let bill = async |text: &str, usage| {
+            let partial = Box::new(answer("a/m", text, vec![], usage));
+            let broken = LlmError::Interrupted { reason: "cut".into(), partial };
+            let moves = vec![Move::Fail(broken), Move::Say("found".into())];
+            let mut scene = Scene::new(three_models([100_000; 3]), Script::of(moves)).await;
+            assert_eq!(scene.drive(&[], Duration::from_secs(60)).await.unwrap(), "found");
+            assert_eq!(scene.claim.record.cost_micro_usd, listed_cost(&scene));
+            let [broken, whole] = scene.claim.record.attempts.as_slice() else { panic!("two attempts") };
+            assert_eq!(broken.failure.as_deref(), Some("the model's answer broke off"));
+            (broken.cost_micro_usd, whole.cost_micro_usd)
+        };
+        let (short, whole) = bill("They", None).await;
+        let (long, _) = bill(&"They wrote ".repeat(500), None).await;
+        assert!(short > whole / 2 && long > short + 500 * 20, "{short} {long} {whole}");
+        // What the provider told counts before any estimate.
+        let used = Usage { input_tokens: Some(7), cached_input_tokens: None, output_tokens: Some(1) };
+        assert_eq!(bill("They", Some(used)).await.0, 7 * 5 + 20);
+    });
+}
+
+/// The process is killed after an answer and one that broke off; or all models fail, and the run is given back.
+#[test]
+fn the_record_of_a_resumed_run_shows_what_all_its_attempts_have_spent() {
+    const BROKE_OFF: Option<&str> = Some("the model's answer broke off");
+    let query =
+        |n: usize| Move::Call(vec![call("", "nostr_query", &format!(r#"{{"kinds":[1],"limit":{n}}}"#))]);
+    let broken = || {
+        let partial = Box::new(answer("a/m", "", vec![call("", "time", "{")], None));
+        Move::Fail(LlmError::Interrupted { reason: "cut".into(), partial })
+    };
+    let down = || Move::Fail(transient(None));
+    let rest = || [query(2), Move::Say("found".into())];
+    simulated(async {
+        for (turn_2, is_killed) in
+            [(vec![broken(), Move::Hang], true), (vec![broken(), down(), down()], false)]
+        {
+            let moves = [vec![query(1)], turn_2, rest().to_vec()].concat();
+            let mut scene = Scene::new(three_models([100_000; 3]), Script::of(moves)).await;
+            let first = timeout(Duration::from_secs(10), scene.drive(&[], Duration::from_secs(600))).await;
+            assert_eq!(first.is_err(), is_killed, "{first:?}");
+            // Of a process that is killed, the journal alone knows.
+            assert_eq!(scene.claim.record.cost_micro_usd == 0, is_killed);
+            scene.restart();
+            assert_eq!(scene.drive(&[], Duration::from_secs(600)).await.unwrap(), "found");
+            let mut attempts = scene.attempts();
+            attempts.retain(|(_, failure)| *failure != UNAVAILABLE);
+            attempts.sort();
+            assert_eq!(attempts, [("a/m", None), ("a/m", None), ("a/m", None), ("a/m", BROKE_OFF)]);
+            assert_eq!(scene.claim.record.cost_micro_usd, listed_cost(&scene));
+        }
+    });
+}
+
+#[test]
+fn an_answer_may_have_what_its_model_can_give_and_what_the_window_leaves() {
+    simulated(async {
+        let limit = async |wanted: u32, window: u32, history: usize| {
+            let mut scene = Scene::new(three_models([window; 3]), Script::default()).await;
+            let history = [Message::text(Role::User, "it was so ".repeat(history))];
+            scene.max_tokens = Some(wanted);
+            assert_eq!(scene.drive(&history, Duration::from_secs(60)).await.unwrap(), "done");
+            scene.script.requests()[0]["max_tokens"].as_u64().unwrap()
+        };
+        assert_eq!(limit(512, 100_000, 0).await, 512);
+        // Of an unknown model no answer is longer than 4,096 tokens.
+        assert_eq!(limit(1_000_000, 100_000, 0).await, 4_096);
+        let left = limit(4_000, 4_000, 100).await;
+        assert!((256..4_000).contains(&left), "{left}");
     });
 }
 

@@ -56,10 +56,8 @@ impl Place {
             return Err("--to has more than an address: give https://HOST alone".to_owned());
         }
         let path = url.path().trim_end_matches('/');
-        if !path.ends_with("/bridge") {
-            let path = format!("{path}/bridge");
-            url.set_path(&path);
-        }
+        let path = format!("{}/bridge", path.strip_suffix("/bridge").unwrap_or(path));
+        url.set_path(&path);
         Ok(Self::Function(url))
     }
 
@@ -169,7 +167,21 @@ mod tests {
                 Err(fault) => fault,
             })
             .collect();
-        insta::assert_snapshot!(read.join("\n"), @"");
+        insta::assert_snapshot!(read.join("\n"), @r"
+        function https://abc.lambda-url.eu-central-1.on.aws/bridge
+        function https://abc.lambda-url.eu-central-1.on.aws/bridge
+        function https://agent.test/didactyl/bridge
+        function http://127.0.0.1:8787/bridge
+        function http://[::1]:8787/bridge
+        queue https://sqs.eu-central-1.amazonaws.com/123456789012/work
+        queue http://127.0.0.1:5000/123456789012/work
+        --to names a FIFO queue, which cannot delay one message: give a standard queue
+        --to would show the token to everybody on the way: give https://…
+        --to would show the token to everybody on the way: give https://…
+        --to has more than an address: give https://HOST alone
+        --to has more than an address: give https://HOST alone
+        --to is not a URL: give the agent's https://… or its queue's
+        ");
     }
 
     #[test]
@@ -177,6 +189,19 @@ mod tests {
         let read: Vec<String> = [200, 202, 400, 401, 403, 404, 405, 413, 429, 500, 503, 302]
             .map(|code| format!("{code} {:?}", verdict(StatusCode::from_u16(code).unwrap())))
             .into();
-        insta::assert_snapshot!(read.join("\n"), @"");
+        insta::assert_snapshot!(read.join("\n"), @r#"
+        200 Ok(())
+        202 Ok(())
+        400 Err(Never("the agent answers 400"))
+        401 Err(Later("the agent answers 401: DIDACTYL_BRIDGE_TOKEN is not one that its DIDACTYL_API_TOKEN has with the scope bridge"))
+        403 Err(Later("the agent answers 403: DIDACTYL_BRIDGE_TOKEN is not one that its DIDACTYL_API_TOKEN has with the scope bridge"))
+        404 Err(Later("the agent answers 404: is --to its URL?"))
+        405 Err(Never("the agent answers 405"))
+        413 Err(Never("the agent answers 413"))
+        429 Err(Later("the agent answers 429"))
+        500 Err(Later("the agent answers 500"))
+        503 Err(Later("the agent answers 503"))
+        302 Err(Later("the agent answers 302"))
+        "#);
     }
 }

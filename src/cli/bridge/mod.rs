@@ -165,6 +165,15 @@ async fn carry(
     watch.say(if is_all { "bridge: ended" } else { "bridge: ended; what was not pushed, the sweep finds" });
 }
 
+/// Whether a relay refuses whoever is not known to it (NIP-42).
+fn wants_key(error: &RelayError) -> bool {
+    match error {
+        RelayError::Auth(_) => true,
+        RelayError::Rejected(reason) => reason.starts_with("restricted:"),
+        _ => false,
+    }
+}
+
 /// Pushes a batch, and hands it back with what came of it.
 async fn push(door: &Door, batch: Batch) -> (Batch, Result<(), Refused>) {
     let payload = json!({"type": "relay", "events": batch.events, "relay": batch.relay});
@@ -202,7 +211,7 @@ impl Watch<'_> {
             Heard::MayWithhold(error) => {
                 self.cannot_hear(relay, "may hide messages from whoever has not the agent's key", &error);
             }
-            Heard::Broken(error @ (RelayError::Auth(_) | RelayError::Rejected(_))) => {
+            Heard::Broken(error) if wants_key(&error) => {
                 self.cannot_hear(
                     relay,
                     "cannot be heard without the agent's key: the sweep reads it",

@@ -93,8 +93,8 @@ impl Maker<'_> {
                 Some(entry) if *entry == address => {}
                 Some(other) => {
                     return Err(format!(
-                        "nothing was published: the adoption list names {other}, and of two skills with the d tag {d} the \
-                         first counts; give the draft another d tag or that kind, or take that entry off the list"
+                        "the adoption list names {other}, and of two skills with the d tag {d} the first counts; \
+                         give the draft another d tag or that kind, or take that entry off the list"
                     )
                     .into());
                 }
@@ -118,7 +118,7 @@ impl Maker<'_> {
 }
 
 fn signed(name: &str, event: Result<Event, VersionError>) -> Result<Event, Failure> {
-    event.map_err(|error| format!("nothing was published: {name}: {error}").into())
+    event.map_err(|error| format!("{name}: {error}").into())
 }
 
 /// Whether the version on the relays says what the definition says, and needs no new one.

@@ -34,10 +34,9 @@ pub fn agent_events(agent: &Keys, relay: &RelayUrl, now: Timestamp) -> Result<Ve
     events.push(versions::soul(agent, SOUL, &nothing, now)?);
     let mut list = Vec::new();
     for (file, text) in SKILLS {
-        let mut warnings = Vec::new();
-        let skill = draft::skill(Path::new(file), text, agent, &mut warnings)?;
-        if !warnings.is_empty() {
-            return Err(warnings.join("; ").into());
+        let draft::SkillDraft { definition: skill, faults, .. } = draft::skill(Path::new(file), text, agent)?;
+        if !faults.is_empty() {
+            return Err(faults.join("; ").into());
         }
         events.push(versions::skill(agent, &skill, &nothing, now)?);
         list = write::adopt(list, &skill.coordinate(agent.public_key()), None);

@@ -100,6 +100,32 @@ mod tests {
         let uri = "/webhook/a%20b?x=1&y".parse().unwrap();
         let payload = payload(&Method::POST, &uri, &headers, &Bytes::from_static(b"\xff\0{}"));
         assert!(matches!(Payload::parse(&payload.to_string()), Ok(Payload::FunctionUrl)));
-        insta::assert_snapshot!(serde_json::to_string_pretty(&payload).unwrap(), @"");
+        insta::assert_snapshot!(serde_json::to_string_pretty(&payload).unwrap(), @r#"
+        {
+          "version": "2.0",
+          "routeKey": "$default",
+          "rawPath": "/webhook/a%20b",
+          "rawQueryString": "x=1&y",
+          "headers": {
+            "host": "127.0.0.1:8787",
+            "x-a": "1,2",
+            "authorization": "Bearer t"
+          },
+          "requestContext": {
+            "accountId": "anonymous",
+            "domainName": "127.0.0.1:8787",
+            "http": {
+              "method": "POST",
+              "path": "/webhook/a%20b",
+              "protocol": "HTTP/1.1",
+              "sourceIp": "127.0.0.1"
+            },
+            "routeKey": "$default",
+            "stage": "$default"
+          },
+          "body": "/wB7fQ==",
+          "isBase64Encoded": true
+        }
+        "#);
     }
 }

@@ -7,7 +7,7 @@ fn text(role: Role, text: &str) -> Message {
 
 fn batch(id: usize, calls: usize, bytes: usize) -> Vec<Message> {
     let id = |call: usize| format!("c{id}x{call}");
-    let call = |at| ToolCall { id: id(at), name: "query".into(), arguments: format!(r#"{{"n":{at}}}"#) };
+    let call = |at| ToolCall::new(id(at), "query", format!(r#"{{"n":{at}}}"#));
     let content = |at: usize| {
         let filler = "word ".repeat(bytes / 5);
         format!(r#"{{"success":true,"content":"found {} {filler}"}}"#, id(at))
@@ -220,7 +220,7 @@ fn b027_a_first_result_of_megabytes_fits_into_a_window_of_32k_tokens() {
     assert!(result.contains("call again for a smaller part"), "and how to read on");
     assert!(tokens::estimate(&page) >= page.len() / 3, "dense JSON has at most 3 characters a token");
     let mut log = context();
-    let call = ToolCall { id: "c".into(), name: "http_fetch".into(), arguments: "{}".into() };
+    let call = ToolCall::new("c", "http_fetch", "{}");
     log.push_batch([Message::assistant("", vec![call]), Message::tool_result("c", result)]);
     assert_eq!(log.plan(2000, Limits::of(32_000)), None);
 }
@@ -236,4 +236,33 @@ fn a_compaction_of_another_context_parts_no_call_from_its_results() {
         let results: Vec<&str> = log.messages().iter().filter_map(|m| m.tool_call_id.as_deref()).collect();
         assert_eq!(calls, results, "{remove_before}");
     }
+}
+
+#[test]
+fn sections_keep_their_messages_whatever_a_compaction_takes_out_or_puts_in() {
+    let names = ["system_prompt", "dm_history", "dm_history", "rules", "current_message"].map(str::to_owned);
+    let mut log = context();
+    for at in 1..=6 {
+        log.push_batch(batch(at, 1, 1500));
+        if log.plan(0, Limits::of(1500)).is_some() {
+            compacted(&mut log, 1500, Some("All is well."));
+        }
+    }
+    let sections = log.sections(&names);
+    let shown = log.messages().iter().zip(&sections);
+    let shown: Vec<String> = shown
+        .map(|(m, section)| format!("{section}: {}", m.content.chars().take(13).collect::<String>()))
+        .collect();
+    insta::assert_snapshot!(shown.join("\n"), @r#"
+    system_prompt: You are Dido.
+    rules: Be brief.
+    summary: [A record of 
+    current_message: Find it.
+    turn: 
+    turn: {"success":tr
+    turn: 
+    turn: {"success":tr
+    turn: 
+    turn: {"success":tr
+    "#);
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::chat::ToolCall;
 
 fn call(name: &str, arguments: &str) -> ToolCall {
-    ToolCall { id: "toolu_1".to_owned(), name: name.to_owned(), arguments: arguments.to_owned() }
+    ToolCall::new("toolu_1", name, arguments)
 }
 
 /// The messages that Didactyl's own documentation shows.

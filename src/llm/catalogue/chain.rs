@@ -80,7 +80,7 @@ impl FromStr for Chain {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
     /// No entry at all.
-    #[error("the model chain is empty; write for example `openai/gpt-5-mini`")]
+    #[error("the model chain is empty; write for example `openai/gpt-6-luna`")]
     Empty,
     /// No slash.
     #[error("the entry `{0}` of the model chain names no provider; write `provider/model`")]
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn a_chain_is_split_at_commas_and_each_entry_at_its_first_slash() {
-        let chain: Chain = " OpenRouter/meta-llama/llama-4:free , openai/gpt-5-mini,".parse().unwrap();
+        let chain: Chain = " OpenRouter/meta-llama/llama-4:free , openai/gpt-6-luna,".parse().unwrap();
         let ids: Vec<String> = chain.entries().iter().map(ToString::to_string).collect();
-        assert_eq!(ids, ["openrouter/meta-llama/llama-4:free", "openai/gpt-5-mini"]);
+        assert_eq!(ids, ["openrouter/meta-llama/llama-4:free", "openai/gpt-6-luna"]);
         assert_eq!(chain.entries()[0].model, "meta-llama/llama-4:free");
     }
 
@@ -111,8 +111,8 @@ mod tests {
         let errors: Vec<String> =
             table.iter().map(|text| text.parse::<Chain>().unwrap_err().to_string()).collect();
         insta::assert_snapshot!(errors.join("\n"), @r"
-        the model chain is empty; write for example `openai/gpt-5-mini`
-        the model chain is empty; write for example `openai/gpt-5-mini`
+        the model chain is empty; write for example `openai/gpt-6-luna`
+        the model chain is empty; write for example `openai/gpt-6-luna`
         the entry `gpt-5` of the model chain names no provider; write `provider/model`
         the entry `/gpt-5` of the model chain has a provider that is not made of letters, digits, - and _
         the entry `open ai/gpt-5` of the model chain has a provider that is not made of letters, digits, - and _

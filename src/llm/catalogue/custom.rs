@@ -3,8 +3,8 @@
 //! ```json
 //! {
 //!   "providers": {"home": {"base_url": "http://192.168.1.7:8000/v1", "context_window": 16384}},
-//!   "models": {"openai/gpt-5-mini": {"input_usd": 0.25, "cached_input_usd": 0.025, "output_usd": 2}},
-//!   "keywords": {"cheap": "openai/gpt-5-nano, groq/llama-3.3-70b-versatile"}
+//!   "models": {"openai/gpt-6-luna": {"input_usd": 0.1, "cached_input_usd": 0.01, "output_usd": 0.5}},
+//!   "keywords": {"cheap": "openai/gpt-6-luna, groq/openai/gpt-oss-120b"}
 //! }
 //! ```
 //!
@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::chain::{Chain, ChainError, ModelId, is_provider_name};
-use super::info::{Price, SeedName, Settings, TokenLimit};
+use super::info::{Price, SeedName, Settings, Signatures, TokenLimit};
 use super::{checked_base_url, known};
 
 /// Words for a kind of model (design §6.8).
@@ -25,8 +25,8 @@ pub const KEYWORDS: [&str; 5] = ["cheap", "fast", "smart", "long-context", "priv
 
 /// The fields of a model and, beside its own, of a provider.
 const FIELDS: &str = "context_window, max_output, input_usd, cached_input_usd, output_usd, tools, \
-    tool_choice_none, parallel_tool_calls, system_first, temperature, token_limit, seed, null_content, stream, \
-    stream_usage, first_token_seconds, idle_seconds";
+    tool_choice_none, parallel_tool_calls, system_first, alternate_roles, temperature, token_limit, seed, \
+    null_content, thought_signatures, thinking, stream, stream_usage, first_token_seconds, idle_seconds";
 
 /// The operator's part of the catalogue.
 #[derive(Debug, Clone, Default)]
@@ -189,8 +189,10 @@ fn settings(fields: &Map<String, Value>, more: &str) -> Result<Settings, String>
             "tool_choice_none" => settings.tool_choice_none = Some(flag()?),
             "parallel_tool_calls" => settings.parallel_tool_calls = Some(flag()?),
             "system_first" => settings.system_first = Some(flag()?),
+            "alternate_roles" => settings.alternate_roles = Some(flag()?),
             "temperature" => settings.temperature = Some(flag()?),
             "null_content" => settings.null_content = Some(flag()?),
+            "thinking" => settings.thinking = Some(flag()?),
             "stream" => settings.stream = Some(flag()?),
             "stream_usage" => settings.stream_usage = Some(flag()?),
             "first_token_seconds" => settings.first_token = Some(seconds()?),
@@ -198,6 +200,10 @@ fn settings(fields: &Map<String, Value>, more: &str) -> Result<Settings, String>
             "token_limit" => {
                 let known = [TokenLimit::MaxTokens, TokenLimit::MaxCompletionTokens];
                 settings.token_limit = Some(one_of(known, TokenLimit::as_str, field, value)?);
+            }
+            "thought_signatures" => {
+                let known = [Signatures::Unsent, Signatures::Sent, Signatures::Demanded];
+                settings.thought_signatures = Some(one_of(known, Signatures::as_str, field, value)?);
             }
             "seed" => {
                 settings.seed =
@@ -216,8 +222,8 @@ fn settings(fields: &Map<String, Value>, more: &str) -> Result<Settings, String>
     Ok(settings)
 }
 
-fn one_of<T: Copy>(
-    known: [T; 2],
+fn one_of<T: Copy, const N: usize>(
+    known: [T; N],
     spelled: fn(T) -> &'static str,
     field: &str,
     value: &Value,
@@ -277,7 +283,7 @@ mod tests {
         models, entry 1: input_usd is not a number of dollars per million tokens
         models, entry 1: temperature is neither true nor false
         models, entry 1: token_limit is none of max_tokens, max_completion_tokens
-        models, entry 1: its field 2 is not known; known are context_window, max_output, input_usd, cached_input_usd, output_usd, tools, tool_choice_none, parallel_tool_calls, system_first, temperature, token_limit, seed, null_content, stream, stream_usage, first_token_seconds, idle_seconds
+        models, entry 1: its field 2 is not known; known are context_window, max_output, input_usd, cached_input_usd, output_usd, tools, tool_choice_none, parallel_tool_calls, system_first, alternate_roles, temperature, token_limit, seed, null_content, thought_signatures, thinking, stream, stream_usage, first_token_seconds, idle_seconds
         providers, entry 1: its name is not made of lower case letters, digits, - and _
         providers, entry 1: base_url is not an http or https URL
         providers, entry 1: base_url is not a text
@@ -291,8 +297,8 @@ mod tests {
     #[test]
     fn the_operators_chain_may_name_keywords_and_known_models() {
         let custom = Custom::parse(r#"{"keywords": {"cheap": "home/a, home/b"}}"#).unwrap();
-        let chain = custom.chain("gpt-5-mini, cheap, x/y").unwrap();
-        assert_eq!(chain.to_string(), "openai/gpt-5-mini, home/a, home/b, x/y");
+        let chain = custom.chain("gpt-6-luna, cheap, x/y").unwrap();
+        assert_eq!(chain.to_string(), "openai/gpt-6-luna, home/a, home/b, x/y");
         assert_eq!(custom.chain("fast"), Err(ChainError::NoProvider("fast".into())));
         assert_eq!(custom.chain(" ,"), Err(ChainError::Empty));
     }

@@ -53,6 +53,29 @@ impl SeedName {
     }
 }
 
+/// What becomes of the seal that a provider puts on the thoughts behind a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signatures {
+    /// It is not sent: nobody but who made it can read it.
+    Unsent,
+    /// It goes back with its call.
+    Sent,
+    /// The same, and a batch of calls that another model made is refused without one: it gets a stand-in.
+    Demanded,
+}
+
+impl Signatures {
+    /// The name in `DIDACTYL_MODELS`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unsent => "unsent",
+            Self::Sent => "sent",
+            Self::Demanded => "demanded",
+        }
+    }
+}
+
 /// Micro-dollars per million tokens, which is also dollars per million million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Price {
@@ -102,6 +125,8 @@ pub struct ModelInfo {
     pub parallel_tool_calls: bool,
     /// Whether system messages must all be in front. They are moved there, in their order.
     pub system_first: bool,
+    /// Whether the roles must take turns. What one role says in several messages is then one message.
+    pub alternate_roles: bool,
     /// Whether it takes a temperature.
     pub temperature: bool,
     /// How it spells the most tokens of an answer.
@@ -110,6 +135,10 @@ pub struct ModelInfo {
     pub seed: SeedName,
     /// Whether an assistant's message without text has `null` for it, and not an empty text.
     pub null_content: bool,
+    /// What becomes of the signatures of its calls.
+    pub thought_signatures: Signatures,
+    /// Whether it may think. Where not, the request says so, in the one spelling that there is (`thinking`).
+    pub thinking: bool,
     /// Whether its answers are streamed.
     pub stream: bool,
     /// Whether a stream must be asked to tell the usage.
@@ -118,6 +147,24 @@ pub struct ModelInfo {
     pub first_token: Duration,
     /// How long it may be silent after that.
     pub idle: Duration,
+}
+
+/// The fewest tokens that an answer may have, whatever the estimate says is left of the window.
+const MIN_ANSWER_TOKENS: u32 = 256;
+
+impl ModelInfo {
+    /// The most tokens that an answer may have where `wanted` are asked for: no more than the model can give.
+    #[must_use]
+    pub fn answer_limit(&self, wanted: u32) -> u32 {
+        wanted.min(self.max_output)
+    }
+
+    /// The same, where the request leaves `left` tokens of the window. That is an estimate: a few are left in any case.
+    #[must_use]
+    pub fn answer_limit_within(&self, wanted: u32, left: usize) -> u32 {
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        self.answer_limit(wanted).min(left.max(MIN_ANSWER_TOKENS))
+    }
 }
 
 /// Some of a [`ModelInfo`]: what one layer of the catalogue says. The sizes are never zero, the prices both or none.
@@ -130,10 +177,13 @@ pub(super) struct Settings {
     pub(super) tool_choice_none: Option<bool>,
     pub(super) parallel_tool_calls: Option<bool>,
     pub(super) system_first: Option<bool>,
+    pub(super) alternate_roles: Option<bool>,
     pub(super) temperature: Option<bool>,
     pub(super) token_limit: Option<TokenLimit>,
     pub(super) seed: Option<SeedName>,
     pub(super) null_content: Option<bool>,
+    pub(super) thought_signatures: Option<Signatures>,
+    pub(super) thinking: Option<bool>,
     pub(super) stream: Option<bool>,
     pub(super) stream_usage: Option<bool>,
     pub(super) first_token: Option<Duration>,
@@ -150,10 +200,13 @@ impl Settings {
         tool_choice_none: None,
         parallel_tool_calls: None,
         system_first: None,
+        alternate_roles: None,
         temperature: None,
         token_limit: None,
         seed: None,
         null_content: None,
+        thought_signatures: None,
+        thinking: None,
         stream: None,
         stream_usage: None,
         first_token: None,
@@ -178,10 +231,13 @@ pub(super) fn merged(layers: &[&Settings], dearest: Price) -> ModelInfo {
         parallel_tool_calls: flag(|s| s.parallel_tool_calls, true),
         // Many chat templates refuse a system message further down; none refuses one in front.
         system_first: flag(|s| s.system_first, true),
+        alternate_roles: flag(|s| s.alternate_roles, false),
         temperature: flag(|s| s.temperature, true),
         token_limit: first(layers, |s| s.token_limit).unwrap_or(TokenLimit::MaxTokens),
         seed: first(layers, |s| s.seed).unwrap_or(SeedName::Seed),
         null_content: flag(|s| s.null_content, true),
+        thought_signatures: first(layers, |s| s.thought_signatures).unwrap_or(Signatures::Unsent),
+        thinking: flag(|s| s.thinking, true),
         stream: flag(|s| s.stream, true),
         stream_usage: flag(|s| s.stream_usage, true),
         // A reasoning model may be silent for long before it speaks.
@@ -193,6 +249,18 @@ pub(super) fn merged(layers: &[&Settings], dearest: Price) -> ModelInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_is_as_long_as_asked_for_where_the_model_and_its_window_allow_it() {
+        let sizes = Settings { context_window: Some(10_000), max_output: Some(4_000), ..Settings::NONE };
+        let price = Price { input: 0, cached_input: 0, output: 0 };
+        let info = merged(&[&sizes], price);
+        let limits = [100, 4_000, 9_999].map(|wanted| info.answer_limit(wanted));
+        assert_eq!(limits, [100, 4_000, 4_000]);
+        let within = [(100, 9_000), (4_000, 3_000), (4_000, 9), (4_000, 0), (9, 0), (9_999, usize::MAX)];
+        let limits = within.map(|(wanted, left)| info.answer_limit_within(wanted, left));
+        assert_eq!(limits, [100, 3_000, 256, 256, 9, 4_000]);
+    }
 
     #[test]
     fn the_cost_counts_cached_input_apart_and_is_rounded_up() {

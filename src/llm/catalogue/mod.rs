@@ -16,7 +16,8 @@ use reqwest::header::HeaderValue;
 
 pub use self::chain::{Chain, ChainError, ModelId};
 pub use self::custom::{Custom, KEYWORDS};
-pub use self::info::{ModelInfo, Price, SeedName, TokenLimit};
+pub use self::info::{ModelInfo, Price, SeedName, Signatures, TokenLimit};
+pub use self::known::KNOWN_SINCE;
 use crate::secret::Secret;
 
 /// A provider that can be asked.
@@ -257,20 +258,20 @@ mod tests {
 
     #[test]
     fn a_skills_chain_is_read_leniently_and_private_never_becomes_a_cloud() {
-        let default: Chain = "openai/gpt-5-mini, groq/qwen/qwen3".parse().unwrap();
+        let default: Chain = "openai/gpt-6-luna, groq/qwen/qwen3".parse().unwrap();
         let providers = Providers::resolve(&default, &|_| None);
         let custom =
             Custom::parse(r#"{"keywords": {"private": "ollama/qwen3", "fast": "xai/a, xai/b"}}"#).unwrap();
         let with_keywords = Providers::with_custom(&default, custom, &|_| None);
         let chain = with_keywords.chain("private, a/b, fast, smart", &default).to_string();
-        assert_eq!(chain, "ollama/qwen3, a/b, xai/a, xai/b, openai/gpt-5-mini, groq/qwen/qwen3");
+        assert_eq!(chain, "ollama/qwen3, a/b, xai/a, xai/b, openai/gpt-6-luna, groq/qwen/qwen3");
         for (text, chain) in [
-            ("anthropic/claude, cheap", "anthropic/claude, openai/gpt-5-mini, groq/qwen/qwen3"),
+            ("anthropic/claude, cheap", "anthropic/claude, openai/gpt-6-luna, groq/qwen/qwen3"),
             ("gpt-6", "openai/gpt-6"),
-            ("claude-haiku-4-5-20251001, grok-4", "anthropic/claude-haiku-4-5-20251001, xai/grok-4"),
+            ("claude-haiku-4-5-20251001, grok-4.7", "anthropic/claude-haiku-4-5-20251001, xai/grok-4.7"),
             ("ollama/qwen3, private", "ollama/qwen3"),
             ("/x, openai/, private, ,", ""),
-            ("Private, PRIVATE, Cheap", "openai/gpt-5-mini, groq/qwen/qwen3"),
+            ("Private, PRIVATE, Cheap", "openai/gpt-6-luna, groq/qwen/qwen3"),
         ] {
             assert_eq!(providers.chain(text, &default).to_string(), chain, "{text}");
         }
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_first_entry_that_has_its_key_is_taken() {
-        let model = usable("openai/gpt-5-mini,groq/qwen/qwen3", &[("GROQ_API_KEY", " gsk-1\n")]).unwrap();
+        let model = usable("openai/gpt-6-luna,groq/qwen/qwen3", &[("GROQ_API_KEY", " gsk-1\n")]).unwrap();
         assert_eq!(model.id(), "groq/qwen/qwen3");
         assert_eq!(model.provider.base_url, "https://api.groq.com/openai/v1");
         assert_eq!(model.provider.key.unwrap().expose(), "gsk-1");
@@ -338,7 +339,7 @@ mod tests {
     #[test]
     fn an_unknown_model_has_safe_defaults_and_the_dearest_price() {
         let info = info_of("{}", "nobody/knows");
-        let price = Price { input: 5_000_000, cached_input: 2_000_000, output: 25_000_000 };
+        let price = Price { input: 5_000_000, cached_input: 1_000_000, output: 20_000_000 };
         assert_eq!((info.price, info.is_price_known), (price, false));
         assert_eq!((info.context_window, info.max_output), (32_768, 4_096));
         assert!(info.system_first && info.tools && info.stream);
@@ -346,15 +347,15 @@ mod tests {
 
     #[test]
     fn a_known_model_is_known_under_a_dated_name_and_behind_openrouter() {
-        let known = info_of("{}", "openai/gpt-5-mini");
+        let known = info_of("{}", "openai/gpt-6-luna");
         assert_eq!(
             (known.context_window, known.price.output, known.temperature),
-            (400_000, 2_000_000, false)
+            (1_050_000, 750_000, false)
         );
-        assert_eq!(info_of("{}", "openai/gpt-5-mini-2025-08-07"), known);
-        let routed = info_of("{}", "openrouter/openai/gpt-5-mini");
+        assert_eq!(info_of("{}", "openai/gpt-6-luna-2026-08-07"), known);
+        let routed = info_of("{}", "openrouter/openai/gpt-6-luna");
         assert_eq!((routed.price, routed.token_limit), (known.price, TokenLimit::MaxTokens));
-        assert!(!info_of("{}", "openai/gpt-5-mini-high").is_price_known);
+        assert!(!info_of("{}", "openai/gpt-6-luna-high").is_price_known);
     }
 
     #[test]
@@ -368,10 +369,10 @@ mod tests {
     #[test]
     fn the_operator_has_the_last_word_on_a_model_and_on_a_provider_before_the_catalogue() {
         let custom = r#"{
-            "models": {"openai/gpt-5-mini": {"context_window": 9000, "temperature": true}},
+            "models": {"openai/gpt-6-luna": {"context_window": 9000, "temperature": true}},
             "providers": {"openai": {"max_output": 7, "token_limit": "max_tokens"}, "home": {"stream": false}}
         }"#;
-        let info = info_of(custom, "openai/gpt-5-mini");
+        let info = info_of(custom, "openai/gpt-6-luna");
         assert_eq!((info.context_window, info.max_output, info.temperature), (9_000, 128_000, true));
         assert_eq!(info.token_limit, TokenLimit::MaxTokens);
         assert_eq!(info_of(custom, "openai/other").max_output, 7);
@@ -402,6 +403,42 @@ mod tests {
         for lack in lacks.map(Result::unwrap_err) {
             assert!(lack.contains("AWS_REGION") && !lack.contains("SEKRIT"), "{lack}");
         }
+    }
+
+    #[test]
+    fn the_documentation_shows_the_catalogue_as_it_is() {
+        let docs = include_str!("../../../docs/MODELS.md");
+        let thousands = |count: u32| {
+            let digits = count.to_string();
+            let groups: Vec<&str> =
+                digits.as_bytes().rchunks(3).rev().map(|g| str::from_utf8(g).unwrap()).collect();
+            groups.join(",")
+        };
+        let dollars = |micro: u64| {
+            let text = format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        };
+        for (name, settings) in &known::MODELS {
+            let price = settings.price.unwrap();
+            let sizes = [settings.context_window, settings.max_output].map(|size| thousands(size.unwrap()));
+            let prices = [price.input, price.cached_input, price.output].map(dollars);
+            let row = format!("| `{name}` | {} | {} |", sizes.join(" | "), prices.join(" | "));
+            assert!(docs.contains(&row), "{row}");
+        }
+        for provider in &known::PROVIDERS {
+            let url = provider.base_url.replace("{region}", "{`AWS_REGION`}");
+            let row = docs.lines().find(|line| line.starts_with(&format!("| `{}` |", provider.name)));
+            assert!(
+                row.is_some_and(|row| row.ends_with(&format!("| {url} |"))),
+                "{}: {row:?}",
+                provider.name
+            );
+        }
+        assert!(docs.contains(KNOWN_SINCE));
+        let rows = docs
+            .lines()
+            .filter(|line| line.starts_with("| `") && line.contains('/') && !line.contains("http"));
+        assert_eq!(rows.filter(|line| line.matches('|').count() == 7).count(), known::MODELS.len());
     }
 
     #[test]

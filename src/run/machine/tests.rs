@@ -18,7 +18,7 @@ fn new_run(max_turns: u32) -> Run {
 }
 
 fn call(id: &str, name: &str, arguments: &str) -> ToolCall {
-    ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
+    ToolCall::new(id, name, arguments)
 }
 
 fn answer(content: &str, tool_calls: Vec<ToolCall>) -> ChatAnswer {

@@ -53,7 +53,7 @@ fn scattered() -> Event {
 fn what_older_writers_scattered_is_written_in_one_order() {
     let (definition, warnings) = own(&scattered());
     insta::assert_snapshot!(warnings.join("\n"), @r#"
-    skill "news": tag "trigger" has a type that is not known and is ignored
+    skill "news": tag "trigger" has a type that is not known and is ignored; give dm, cron, subscription, webhook or chain
     skill "news": tag "trigger" sets parameters that differ from another trigger's; those of the first are kept
     "#);
     insta::assert_snapshot!(lines(&definition.write().unwrap()), @r##"
@@ -164,7 +164,7 @@ fn what_a_tag_cannot_hold_is_not_written() {
     it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
     it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
     it would not be read as it is meant, correct it: a value is empty, repeated, or holds spaces or line ends that its tag cannot
-    it would not be read as it is meant, correct it: skill "x": tag "trigger" (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City, and is ignored; correct it
+    it would not be read as it is meant, correct it: skill "x": tag "trigger" (cron) is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City; it is ignored until then
     it would not be read as it is meant, correct it: skill "x": tag "trigger" (subscription) has a filter that fits too much; name ids, authors or a # tag, or name kinds and add a max_runs tag to the agent's own skill; it is ignored until then
     it would not be read as it is meant, correct it: skill "x": tag "temperature" is not a number from 0 to 2 and is ignored
     it would not be read as it is meant, correct it: skill "x": tag "temperature" is not a number from 0 to 2 and is ignored
@@ -183,10 +183,14 @@ fn what_a_tag_cannot_hold_is_not_written() {
 }
 
 #[test]
-fn a_webhook_for_any_slug_is_written_although_it_is_warned_of() {
+fn a_webhook_for_any_slug_is_written_and_told_where_it_is_read() {
     let (definition, warnings) = own(&signed(1, kinds::PUBLIC_SKILL, &[&["trigger", "webhook"]], ""));
-    assert_eq!(warnings.len(), 1);
+    assert_eq!(warnings, [""; 0]);
     assert!(definition.write().is_ok());
+    let mut warnings = Vec::new();
+    let event = signed(1, kinds::PUBLIC_SKILL, &[&["d", "x"], &["trigger", "webhook"]], "");
+    Skill::parse(&event, &keys(1), &mut warnings).unwrap();
+    insta::assert_snapshot!(warnings.join("\n"), @r#"skill "x": tag "trigger" (webhook) names no slug and means any webhook; name one, unless that is meant"#);
 }
 
 /// A word that stays as it is in every tag.

@@ -2,17 +2,14 @@ use super::*;
 use crate::skill::tests::{keys, signed};
 use crate::skill::{RunRules, SkillParams, TriggerFilter};
 
-fn read(file: &str, text: &str) -> Result<(Definition, Vec<String>), String> {
-    let mut warnings = Vec::new();
-    let definition =
-        skill(Path::new(file), text, &keys(1), &mut warnings).map_err(|error| error.to_string())?;
-    Ok((definition, warnings))
+fn read(file: &str, text: &str) -> Result<SkillDraft, String> {
+    skill(Path::new(file), text, &keys(1)).map_err(|error| error.to_string())
 }
 
 fn good(file: &str, text: &str) -> Definition {
-    let (definition, warnings) = read(file, text).unwrap();
-    assert_eq!(warnings, [""; 0], "{text}");
-    definition
+    let draft = read(file, text).unwrap();
+    assert_eq!([draft.faults, draft.remarks].concat(), [""; 0], "{text}");
+    draft.definition
 }
 
 fn definition(d: &str, private: bool, content: &str) -> Definition {
@@ -124,6 +121,8 @@ fn what_is_no_draft_is_refused_with_file_line_and_what_to_do() {
         "{\"kind\":99999,\"content\":\"text\"}",
         "{\"kind\":1,\"content\":\"text\"}",
         "{\"kind\":31124}",
+        "{\"kind\":31124,\"content\":null}",
+        "{\"kind\":31124,\"tags\":{},\"content\":\"text\"}",
         "{\"kind\":31124,\"content\":\"\"}",
     ]
     .map(|text| format!("{text:?}\n  {}\n", read("x.md", text).unwrap_err()))
@@ -152,19 +151,23 @@ fn what_is_no_draft_is_refused_with_file_line_and_what_to_do() {
     "{\"kind\":31124,\n\"tags\":[[\"d\",\"x\"]\n}"
       x.md:3: begins as JSON and is not JSON; correct it, or begin a text with an empty line
     "{\"kind\":31124,\"tags\":[],\"content\":5}"
-      x.md:1: is no event: its kind is a number, its tags are lists of texts, its content is a text
+      x.md: is an event in JSON whose "content" is no text; give what the skill tells the model
     "{\"kind\":31124,\"tags\":[[1]],\"content\":\"text\"}"
-      x.md:1: is no event: its kind is a number, its tags are lists of texts, its content is a text
+      x.md: is an event in JSON whose "tags" are no lists of texts; correct them
     "{\"kind\":31124,\"tags\":[[]],\"content\":\"text\"}"
       x.md: has an empty tag; remove it
     "{\"kind\":-1,\"content\":\"text\"}"
-      x.md:1: is no event: its kind is a number, its tags are lists of texts, its content is a text
+      x.md: is an event in JSON whose "kind" is no number from 0 to 65535; give 31123 or 31124
     "{\"kind\":99999,\"content\":\"text\"}"
-      x.md:1: is no event: its kind is a number, its tags are lists of texts, its content is a text
+      x.md: is an event in JSON whose "kind" is no number from 0 to 65535; give 31123 or 31124
     "{\"kind\":1,\"content\":\"text\"}"
       x.md: its kind is not that of a skill; a skill's kind is 31123 or 31124, and its content in clear or sealed by the agent
     "{\"kind\":31124}"
-      x.md:1: is no event: its kind is a number, its tags are lists of texts, its content is a text
+      x.md: is an event in JSON without "content"; give what the skill tells the model
+    "{\"kind\":31124,\"content\":null}"
+      x.md: is an event in JSON without "content"; give what the skill tells the model
+    "{\"kind\":31124,\"tags\":{},\"content\":\"text\"}"
+      x.md: is an event in JSON whose "tags" are no lists of texts; correct them
     "{\"kind\":31124,\"content\":\"\"}"
       x.md: has no content; write below its tags what the skill tells the model
     "#);
@@ -172,19 +175,44 @@ fn what_is_no_draft_is_refused_with_file_line_and_what_to_do() {
 
 #[test]
 fn what_the_codec_cannot_read_is_told() {
-    let (_, warnings) = read(
-        "x.md",
-        "[\"trigger\",\"telepathy\"]\n[\"scope\",\"everybody\"]\n[\"max_runs\",\"often\"]\ntext",
-    )
-    .unwrap();
-    insta::assert_snapshot!(warnings.join("\n"), @r#"
+    let faults = |file: &str, text: &str| read(file, text).unwrap().faults.join("\n");
+    let text = "[\"trigger\",\"telepathy\"]\n[\"trigger\"]\n[\"trigger\",\"dm\",\"\",\"colour=red\"]\n[\"llm\",\" , \"]\n\
+                [\"scope\",\"everybody\"]\n[\"max_runs\",\"often\"]\n[\"trigger\",\"cron\",\"99 * * * *\"]\n\
+                [\"trigger\",\"cron\",\"0 0 31 2 *\"]\ntext";
+    insta::assert_snapshot!(faults("x.md", text), @r#"
     skill "x": tag "max_runs" is not a whole number of runs per day and is ignored; give for example "24"
-    skill "x": tag "scope" does not say private, but kind 31124 is for the agent alone; use kind 31123 or correct the tag
-    skill "x": tag "trigger" has a type that is not known and is ignored
+    skill "x": tag "scope" is neither public nor private and is ignored; give one of them
+    skill "x": tag "trigger" names no type and is ignored; give dm, cron, subscription, webhook or chain
+    skill "x": tag "trigger" has a type that is not known and is ignored; give dm, cron, subscription, webhook or chain
+    skill "x": tag "trigger" has a parameter "colour", which is not known and is ignored; those of a trigger are llm, temperature, max_tokens, seed, max_turns
+    skill "x": tag "trigger" (cron) has a minute that cannot be read; use 0 to 59; it is ignored until then
+    skill "x": tag "trigger" (cron) names a day that no year has, such as 31 February; it is ignored until then
+    skill "x": tag "llm" is not a model chain and is ignored; give for example "openai/gpt-5-mini, cheap"
     "#);
-    let (_, warnings) =
-        read("x.json", "{\"kind\":31123,\"tags\":[[\"scope\",\"private\"]],\"content\":\"text\"}").unwrap();
-    insta::assert_snapshot!(warnings.join("\n"), @r#"skill "x": tag "scope" does not say public, but everybody can read kind 31123; use kind 31124 or correct the tag"#);
+    let text = "{\"kind\":31123,\"tags\":[[\"scope\",\"private\"]],\"content\":\"text\"}";
+    insta::assert_snapshot!(faults("x.json", text), @r#"skill "x": tag "scope" says private, but the skill is public by its kind, 31123, or by another scope tag; correct one of them"#);
+}
+
+#[test]
+fn what_can_be_read_and_may_be_a_slip_is_remarked_and_no_fault() {
+    let remarks = |text: &str| {
+        let draft = read("x.md", text).unwrap();
+        assert_eq!(draft.faults, [""; 0], "{text}");
+        draft.remarks.join("\n")
+    };
+    let text = "[\"trigger\",\"webhook\"]\n[\"temprature\",\"1\"]\n[\"client\",\"y\"]\n[\"t\",\"z\"]\n\n{\"template\":\"a\"";
+    insta::assert_snapshot!(remarks(text), @r#"
+    skill "x": tag "trigger" (webhook) names no slug and means any webhook; name one, unless that is meant
+    tag "temprature" means nothing to the agent; is "temperature" meant?
+    tag "client" means nothing to the agent and is kept as it is
+    the content begins as JSON and is none (line 1, column 15), so it is taken for markdown, and the model sees it as it is; correct it
+    "#);
+    assert_eq!(read("x.md", text).unwrap().definition.triggers, [TriggerFilter::Webhook(None)]);
+    let text = "{\"kind\":31124,\"tag\":[[\"d\",\"y\"]],\"content\":\"text\",\"relays\":[]}";
+    insta::assert_snapshot!(remarks(text), @r#"
+    field "tag" is none of an event's; is "tags" meant?
+    field "relays" is none of an event's and is passed over
+    "#);
 }
 
 #[test]
@@ -201,7 +229,7 @@ fn a_soul_is_any_text_but_an_event() {
 proptest::proptest! {
     #[test]
     fn any_text_is_a_draft_or_a_fault_and_loses_nothing(text in "(\\PC|\n|\\[\"|\"\\]|\\{){0,60}") {
-        if let Ok((definition, _)) = read("x.md", &text) {
+        if let Ok(SkillDraft { definition, .. }) = read("x.md", &text) {
             let is_event = text.trim_start().starts_with('\u{7b}');
             proptest::prop_assert!(text.ends_with(&definition.content) || is_event);
         }

@@ -9,6 +9,22 @@ struct Family {
     answer: ChatAnswer,
 }
 
+/// The same with a signature of the first call.
+fn signed(mut answer: ChatAnswer) -> ChatAnswer {
+    answer.tool_calls[0].signature = Some("seal".into());
+    answer
+}
+
+#[test]
+fn each_provider_of_the_catalogue_has_a_family_here() {
+    let providers = Providers::resolve(&"ollama/m".parse().unwrap(), &|_| None);
+    let letters = |name: &str| name.to_lowercase().replace(|c: char| !c.is_ascii_alphabetic(), "");
+    let families: Vec<String> = families().iter().map(|family| letters(family.name)).collect();
+    let named = |provider: &str| families.iter().any(|family| family.starts_with(&letters(provider)));
+    let without: Vec<&str> = providers.all().map(|(name, _)| name).filter(|name| !named(name)).collect();
+    assert_eq!((without, providers.all().count()), (vec![], 13));
+}
+
 fn families() -> Vec<Family> {
     let none = || Value::Null;
     vec![
@@ -80,13 +96,14 @@ fn families() -> Vec<Family> {
             name: "Gemini: no ids, every index 0, `stop` beside calls",
             plain: json!({"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "tool_calls": [
                 {"id": "", "type": "function", "function": {"name": "time", "arguments": "{}"},
-                    "extra_content": {"google": {"thought_signature": "x"}}},
+                    "extra_content": {"google": {"thought_signature": "seal"}}},
                 {"id": "", "type": "function", "function": {"name": "time", "arguments": "{\"tz\":\"UTC\"}"}}]}}],
                 "usage": {"completion_tokens": 5, "prompt_tokens": 30, "total_tokens": 99}}),
             chunks: vec![
                 chunk(
                     json!({"role": "assistant", "tool_calls": [
-                    {"index": 0, "id": "", "type": "function", "function": {"name": "time", "arguments": "{}"}}]}),
+                    {"index": 0, "id": "", "type": "function", "function": {"name": "time", "arguments": "{}"},
+                        "extra_content": {"google": {"thought_signature": "seal"}}}]}),
                     none(),
                 ),
                 chunk(
@@ -96,7 +113,7 @@ fn families() -> Vec<Family> {
                 ),
                 json!({"choices": [], "usage": {"completion_tokens": 5, "prompt_tokens": 30}}),
             ],
-            answer: calls(&[("", "time", "{}"), ("", "time", "{\"tz\":\"UTC\"}")], used(30, None, 5)),
+            answer: signed(calls(&[("", "time", "{}"), ("", "time", "{\"tz\":\"UTC\"}")], used(30, None, 5))),
         },
         Family {
             name: "OpenRouter: reasoning, its own reasons, a float for a time",

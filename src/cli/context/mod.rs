@@ -3,34 +3,31 @@
 //! It goes the way of a run up to the model's door, with the same code, and stops there. Nothing is claimed, kept,
 //! published or asked.
 
+mod absent;
+mod payload;
+
 use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use nostr::prelude::{Event, EventId, Timestamp};
-use serde::Deserialize;
+use nostr::prelude::EventId;
 
 use super::sandbox::{Identity, Sandbox};
-use super::{CliResult, publish};
+use super::{CliResult, MAX_PAYLOAD_BYTES, publish, read_text};
 use crate::app::App;
 use crate::assemble::assemble;
-use crate::aws::sqs;
 use crate::clock::{DEFAULT_BUDGET, Deadline};
 use crate::config::StoreChoice;
 use crate::context::Context;
 use crate::context::parts::parts;
 use crate::context::transcript::transcript;
 use crate::guests;
-use crate::http;
-use crate::inbox::{self, Inbound, Rejection};
 use crate::llm::catalogue::Model;
 use crate::llm::openai;
 use crate::load::{self, Loaded};
-use crate::record;
 use crate::run::{Run, Step};
 use crate::state::AgentState;
-use crate::trigger::payload::{Payload, RelayEvents};
-use crate::trigger::{self, Dm, Protocol, Source, Tier, Trigger};
+use crate::trigger::{Dm, Protocol, Source, Tier, Trigger};
 
 /// What the admin says where no file says anything.
 const EXAMPLE: &str = "What can you do for me?";
@@ -82,14 +79,8 @@ type Failure = Box<dyn std::error::Error>;
 /// # Errors
 /// A sentence for the person at the terminal.
 pub(super) async fn run(request: &Request, out: &mut dyn Write) -> CliResult {
-    let payload = match &request.event {
-        Some(file) => Some(
-            std::fs::read_to_string(file)
-                .map_err(|error| format!("{} cannot be read: {error}", file.display()))?,
-        ),
-        None => None,
-    };
-    let mut sandbox = Sandbox::start(&|name| std::env::var(name).ok(), Identity::Published).await?;
+    let payload = request.event.as_deref().map(|file| read_text(file, MAX_PAYLOAD_BYTES)).transpose()?;
+    let mut sandbox = Sandbox::start(&|name| std::env::var(name).ok(), Identity::Onlooker).await?;
     if sandbox.is_embedded() {
         // Drafts stand alone: the example agent's soul and skills would only be in their way.
         if request.has_drafts() { sandbox.seed_profiles().await? } else { sandbox.seed().await? }
@@ -115,21 +106,25 @@ pub(super) async fn run(request: &Request, out: &mut dyn Write) -> CliResult {
 /// A sentence that says why the payload starts no run that a model is asked for, or what could not be read.
 pub async fn show(app: &App, payload: Option<&str>, request: &Request) -> Result<String, Failure> {
     let trigger = match payload {
-        Some(json) => trigger_of(app, json).await?,
+        Some(json) => payload::trigger_of(app, json).await?,
         None => example(app),
     };
     let deadline = Deadline::after(DEFAULT_BUDGET);
     let stored = load::stored(app, &trigger).await?;
     // What the relays told is not kept: a later run reads it again.
     let mut loaded = load::refresh(app, &trigger, stored, deadline.slice(load::SLICE)).await?;
-    lay_over(app, &mut loaded, request)?;
+    let remarks = lay_over(app, &mut loaded, request)?;
     let trigger = guests::heeded(app, trigger, &loaded.state)
         .map_err(|refusal| format!("the payload starts no run: {refusal}"))?;
-    let context = assemble(app, &trigger, &loaded, deadline).await;
+    let mut context = assemble(app, &trigger, &loaded, deadline).await;
+    // Reading the draft as an event may have told the same.
+    let is_told = |remark: &String| context.warnings.iter().any(|warning| remark.ends_with(warning));
+    let remarks: Vec<String> = remarks.into_iter().filter(|remark| !is_told(remark)).collect();
+    context.warnings.splice(..0, remarks);
     let chain = app.config.providers.chain(&context.model_chain, &app.config.llm);
     let model = app.config.providers.first_usable(&chain);
     let text = match request.format {
-        Format::Md => readable(&context),
+        Format::Md => readable(&context, &absent::absent(&loaded.state, &context)),
         Format::Json => body(&context, &model?)?,
         Format::Parts => {
             let model = model.ok().map(|model| model.id());
@@ -139,22 +134,23 @@ pub async fn show(app: &App, payload: Option<&str>, request: &Request) -> Result
     Ok(app.secrets().redact(&text))
 }
 
-/// The drafts, as if they were published.
-fn lay_over(app: &App, loaded: &mut Loaded, request: &Request) -> CliResult {
+/// Lays the drafts over the state as if they were published; what is remarkable about them.
+fn lay_over(app: &App, loaded: &mut Loaded, request: &Request) -> Result<Vec<String>, Failure> {
     if !request.has_drafts() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let drafts = publish::Request { soul: request.soul.clone(), skill: request.skill.clone(), yes: false };
     let (now, config) = (app.clock.now(), &app.config);
-    let drafted = publish::drafted(&drafts, app.keys(), &loaded.state, now)?;
+    let (drafted, remarks) = publish::drafted(&drafts, app.keys(), &loaded.state, now)?;
     let events = loaded.state.events.kept().cloned().chain(drafted);
     loaded.state = AgentState::build(app.keys(), &config.admins, config.agent_name.as_deref(), events, now);
-    Ok(())
+    Ok(remarks)
 }
 
-fn readable(context: &Context) -> String {
+fn readable(context: &Context, absent: &[String]) -> String {
     let warnings: String = context.warnings.iter().map(|warning| format!("\nWarning: {warning}")).collect();
-    format!("{}{warnings}", transcript(&context.messages, &context.sections))
+    let absent: String = absent.iter().map(|absent| format!("\nNot here: {absent}")).collect();
+    format!("{}{warnings}{absent}", transcript(&context.messages, &context.sections))
 }
 
 /// The first request of the run, as the machine makes it and the client writes it.
@@ -186,93 +182,4 @@ fn example(app: &App) -> Trigger {
         admin: app.admin(),
         arrived_at: now,
     }
-}
-
-/// User messages of runs that no payload starts: a tick or another run does.
-#[derive(Deserialize)]
-#[serde(tag = "trigger", rename_all = "lowercase")]
-enum Written {
-    Cron { schedule: String, scheduled_at: u64 },
-    Chain(trigger::Chain),
-}
-
-async fn trigger_of(app: &App, json: &str) -> Result<Trigger, Failure> {
-    let (now, admin) = (app.clock.now(), app.admin());
-    match serde_json::from_str(json) {
-        Ok(Written::Cron { schedule, scheduled_at }) => {
-            return Ok(Trigger::cron(&schedule, Timestamp::from(scheduled_at), admin, now));
-        }
-        Ok(Written::Chain(chain)) => return Ok(Trigger::chain(chain, &example(app), now)),
-        Err(_) => {}
-    }
-    let payload = match Payload::parse(json)? {
-        Payload::FunctionUrl => http::starts(json)?,
-        Payload::Sqs(records) => match records.as_slice() {
-            [record] => match sqs::parse_body(&record.body) {
-                Some(run) => Payload::Resume { run: run.to_owned() },
-                None => match Payload::parse(&record.body)? {
-                    events @ Payload::Relay(_) => events,
-                    _ => return Err("the queue brings relay events and stored runs only".into()),
-                },
-            },
-            _ => {
-                return Err(
-                    "the batch has several records, and each has a context of its own: give one".into()
-                );
-            }
-        },
-        payload => payload,
-    };
-    let trigger = match payload {
-        Payload::Relay(events) => of_events(app, &events)?,
-        Payload::Resume { run } => record::stored_trigger(app, &run).await?,
-        Payload::Prompt(prompt) => Trigger::prompt(prompt, NO_ID, admin, now),
-        Payload::Webhook { webhook, id } => {
-            Trigger::webhook(webhook, id.as_deref().unwrap_or(NO_ID), admin, now)
-        }
-        Payload::FunctionUrl | Payload::Sqs(_) => {
-            return Err("a payload inside a payload starts nothing".into());
-        }
-        Payload::Tick { .. } => {
-            return Err("what a tick starts lies on the relays: give one of its messages".into());
-        }
-    };
-    match trigger.fixed_text() {
-        Some(text) => Err(format!("no model is asked: the answer is always \"{text}\"").into()),
-        None => Ok(trigger),
-    }
-}
-
-/// The one run that the events start.
-fn of_events(app: &App, batch: &RelayEvents) -> Result<Trigger, Failure> {
-    let (mut triggers, mut reasons) = (Vec::new(), Vec::new());
-    for event in &batch.events {
-        match inbox::read(app, event.get(), None) {
-            Ok(Inbound::Work(trigger)) => triggers.push(*trigger),
-            Ok(Inbound::Own(_)) => reasons.push("it is the agent's own message".to_owned()),
-            Ok(Inbound::Past(_)) => reasons.push("it is too old to be work".to_owned()),
-            Err(rejected) => match (&rejected.reason, verified(event.get())) {
-                (Rejection::UnsupportedKind(_), Some(event)) => triggers.push(Trigger::subscription(
-                    event,
-                    app.agent(),
-                    &app.config.admins,
-                    app.clock.now(),
-                )),
-                (reason, _) => reasons.push(reason.to_string()),
-            },
-        }
-    }
-    match (triggers.len(), triggers.pop()) {
-        (1, Some(trigger)) => Ok(trigger),
-        (0, _) if batch.events.is_empty() => Err("the payload starts no run: it has no events".into()),
-        (0, _) => Err(format!("the payload starts no run: {}", reasons.join("; ")).into()),
-        (several, _) => {
-            Err(format!("the payload starts {several} runs, each with a context of its own: give one event")
-                .into())
-        }
-    }
-}
-
-fn verified(json: &str) -> Option<Event> {
-    serde_json::from_str(json).ok().filter(|event: &Event| event.verify().is_ok())
 }
