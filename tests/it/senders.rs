@@ -316,7 +316,7 @@ async fn a_run_of_a_guest_that_died_at_the_model_goes_on_and_counts_once() {
         }
     }
     agent.end_the_lease(&dm).await;
-    assert_eq!(outcomes(&agent.deliver(&[dm.clone()]).await), ["replied"]);
+    assert_eq!(outcomes(&agent.deliver(std::slice::from_ref(&dm)).await), ["replied"]);
     let record = record_of(&agent, &dm).await;
     assert_eq!((record.attempt, record.counted, record.tier), (2, true, Tier::Wot));
     assert_eq!(limits::counted(&agent, Some(&friend())).await, 1);
