@@ -142,54 +142,45 @@ pub(crate) async fn admit(
     let Some(sender) = trigger.sender() else {
         return Ok(Some((trigger.clone(), load::refresh(app, trigger, stored, until).await?)));
     };
-    // Whom the lists at hand refuse costs no read of the relays.
-    if guest(app, trigger).is_some()
-        && let Some(state) = stored.settled_state(app)
-    {
-        let usage = usage(claim, &stored.counters, sender);
-        let heed = verdict(&app.config.senders, &state, sender, usage);
-        if heed.refusal.is_some_and(|refusal| refusal != Refusal::Bot) {
-            turn_away(app, trigger, heed, Vec::new(), claim).await?;
-            return Ok(None);
-        }
+    if let Some(heed) = refused_at_once(app, trigger, &stored, claim) {
+        put_down(app, trigger, heed, Vec::new(), claim).await?;
+        return Ok(None);
     }
     let mut counters = stored.counters.clone();
     let mut loaded = load::refresh(app, trigger, stored, until).await?;
     for _ in 0..ROUNDS {
         let heed = verdict(&app.config.senders, &loaded.state, sender, usage(claim, &counters, sender));
-        if heed.refusal.is_some_and(Refusal::is_by_absence)
-            && !loaded.is_settled
-            && claim.record.attempt < MAX_ATTEMPTS
-        {
+        let is_by_absence = heed.refusal.is_some_and(Refusal::is_by_absence);
+        if is_by_absence && !loaded.is_settled && claim.record.attempt < MAX_ATTEMPTS {
             let told = "the lists that say who is answered could not be read from all relays";
             return Err(Error::Transient(told.to_owned()));
         }
-        let is_to_count = heed.tier < Tier::Admin && !claim.record.counted;
-        let of_tier = trigger.clone().of_tier(heed.tier);
-        let counted = match heed.refusal {
-            // A bot costs as much as a guest that is answered.
-            None | Some(Refusal::Bot) if is_to_count => counters.writes(sender)?,
-            _ => Vec::new(),
-        };
-        let is_written = match heed.refusal {
-            None if counted.is_empty() => true,
-            None => claim.admit(app, &of_tier, counted).await?,
-            Some(_) => turn_away(app, trigger, heed, counted, claim).await?,
-        };
-        if !is_written {
+        // A bot costs as much as a guest that is answered.
+        let is_to_count = heed.tier < Tier::Admin && matches!(heed.refusal, None | Some(Refusal::Bot));
+        let counted =
+            if is_to_count && !claim.record.counted { counters.writes(sender)? } else { Vec::new() };
+        if !put_down(app, trigger, heed, counted, claim).await? {
             counters = self::counters(app, &[sender]).await?;
             continue;
         }
-        if let Some(refusal) = heed.refusal {
-            let partition = keys::conversation(&sender);
-            loaded.unsaved.retain(|write| refusal.keeps_message() || write.key.partition != partition);
-            load::keep(app, loaded.unsaved).await;
-            return Ok(None);
-        }
-        (claim.record.tier, claim.record.tainted) = (of_tier.tier, of_tier.tainted);
-        return Ok(Some((of_tier, loaded)));
+        let Some(refusal) = heed.refusal else {
+            return Ok(Some((trigger.clone().of_tier(heed.tier), loaded)));
+        };
+        let partition = keys::conversation(&sender);
+        loaded.unsaved.retain(|write| refusal.keeps_message() || write.key.partition != partition);
+        load::keep(app, loaded.unsaved).await;
+        return Ok(None);
     }
     Err(Error::Transient("too many guests are counted at the same time".to_owned()))
+}
+
+/// The refusal of a guest whom what is stored refuses: that costs no read of the relays.
+fn refused_at_once(app: &App, trigger: &Trigger, stored: &Stored, claim: &Claim) -> Option<Heed> {
+    let guest = guest(app, trigger)?;
+    let state = stored.settled_state(app)?;
+    let heed = verdict(&app.config.senders, &state, guest, usage(claim, &stored.counters, guest));
+    // A bot counts, and its profile may say something else by now.
+    heed.refusal.is_some_and(|refusal| refusal != Refusal::Bot).then_some(heed)
 }
 
 /// Nothing counts against a run that was counted.
@@ -197,16 +188,18 @@ fn usage(claim: &Claim, counters: &Counters, sender: PublicKey) -> Usage {
     if claim.record.counted { Usage::default() } else { counters.usage(&sender) }
 }
 
-/// Ends the run without an answer. Of whoever is not answered at all, the message does not stay either. False where a
-/// counter changed meanwhile: then nothing was written.
-async fn turn_away(
+/// Writes the decision down, with the counters that it changes. A run without an answer is over; of whoever is not answered
+/// at all, the message does not stay either. False where a counter changed meanwhile: then nothing was written.
+async fn put_down(
     app: &App,
     trigger: &Trigger,
     heed: Heed,
     mut writes: Vec<Write>,
     claim: &mut Claim,
 ) -> Result<bool, Error> {
-    let Some(refusal) = heed.refusal else { return Ok(true) };
+    let Some(refusal) = heed.refusal else {
+        return claim.admit(app, &trigger.clone().of_tier(heed.tier), writes).await;
+    };
     tracing::info!(run.id = %claim.record.run_id, reason = %refusal, "a message is not answered");
     if !refusal.keeps_message()
         && let Some((peer, message)) = history::incoming(trigger)

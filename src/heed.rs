@@ -105,7 +105,9 @@ pub fn verdict(senders: &Senders, state: &AgentState, sender: PublicKey, usage: 
     } else if tier == Tier::Admin {
         None
     } else {
-        refusal(senders, state, sender, tier).or_else(|| over_limit(senders, usage))
+        // Limits first: whoever is over them costs nothing more.
+        let refusal = refusal(senders, state, sender, tier).or_else(|| over_limit(senders, usage));
+        refusal.or_else(|| state.is_bot(sender).then_some(Refusal::Bot))
     };
     Heed { tier, refusal }
 }
@@ -123,7 +125,7 @@ fn tier(state: &AgentState, sender: PublicKey) -> Tier {
     }
 }
 
-/// Why this guest is never answered, as things stand.
+/// Why this guest is not answered at any time, as the admins' lists and the skills stand.
 fn refusal(senders: &Senders, state: &AgentState, guest: PublicKey, tier: Tier) -> Option<Refusal> {
     if tier < senders.lowest {
         Some(Refusal::Tier(tier))
@@ -131,8 +133,6 @@ fn refusal(senders: &Senders, state: &AgentState, guest: PublicKey, tier: Tier) 
         Some(Refusal::Muted)
     } else if tier == Tier::Stranger && !state.answers_strangers() {
         Some(Refusal::NoSkill)
-    } else if state.is_bot(guest) {
-        Some(Refusal::Bot)
     } else {
         None
     }

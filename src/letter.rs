@@ -67,6 +67,7 @@ impl Letter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dm;
     use crate::history::StoredMessage;
     use crate::kinds;
     use crate::skill::tests::{keys, signed};
@@ -110,6 +111,18 @@ mod tests {
         for (messages, has_inbox, expected) in table {
             let letter = Letter::of(&trigger, &loaded(messages, has_inbox));
             assert_eq!(letter, Letter::new(keys(2).public_key(), expected), "{messages:?}, {has_inbox}");
+        }
+    }
+
+    #[test]
+    fn what_is_signed_goes_the_way_that_it_was_signed_for() {
+        let new = |protocol| Letter::new(keys(2).public_key(), protocol);
+        for signed_for in [Protocol::Nip04, Protocol::Nip17] {
+            let part = dm::write(&keys(1), &new(signed_for), "hello", Timestamp::from(NOW)).unwrap();
+            for protocol in [Protocol::Nip04, Protocol::Nip17] {
+                assert_eq!(new(protocol).as_written(std::slice::from_ref(&part)), new(signed_for));
+                assert_eq!(new(protocol).as_written(&[]), new(protocol));
+            }
         }
     }
 }

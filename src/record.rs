@@ -363,8 +363,8 @@ impl Claim {
         Ok(true)
     }
 
-    /// Notes that the sender will be answered, with its tier in record and trigger, together with the counters that say so.
-    /// False where one of
+    /// Notes that the sender will be answered, with its tier in record and trigger, together with the counters that say so;
+    /// without counters by the next write. False where one of
     /// them was changed since it was read: then nothing was written.
     ///
     /// # Errors
@@ -375,8 +375,11 @@ impl Claim {
         trigger: &Trigger,
         mut counters: Vec<Write>,
     ) -> Result<bool, Error> {
-        let (tier, tainted) = (trigger.tier, trigger.tainted);
-        let record = RunRecord { tier, tainted, counted: true, ..self.record.clone() };
+        (self.record.tier, self.record.tainted) = (trigger.tier, trigger.tainted);
+        if counters.is_empty() {
+            return Ok(true);
+        }
+        let record = RunRecord { counted: true, ..self.record.clone() };
         counters.push(app.put_sealed(keys::trigger(&record.run_id), trigger, record.expires_at)?);
         self.try_save(app, record, counters).await
     }

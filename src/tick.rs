@@ -98,10 +98,10 @@ pub async fn run_and_listen(
         }
     };
     let (mut answer, heard) = tokio::join!(take_up(app, swept, due, notice, deadline), listen);
-    if let Some((report, results)) = heard {
-        if let Some(answer) = answer.as_object_mut() {
-            answer.insert("listen".to_owned(), json!({"heard": report, "results": told(results)}));
-        }
+    if let Some((report, results)) = heard
+        && let Some(answer) = answer.as_object_mut()
+    {
+        answer.insert("listen".to_owned(), json!({"heard": report, "results": told(results)}));
     }
     tracing::info!(%answer, "the tick is over");
     Ok(answer)
@@ -153,7 +153,8 @@ async fn take_up(
     };
     let Swept { told: mut swept, mut triggers, failure, .. } = swept;
     if let Some(error) = failure {
-        swept["error"] = failed(error, "the sweep");
+        let error = failed(error, "the sweep");
+        swept.as_object_mut().map(|told| told.insert("error".to_owned(), error));
     }
     let (mut due, due_told) = match due {
         Ok(due) => {

@@ -157,7 +157,7 @@ impl Config {
         let relays = reader.required("DIDACTYL_RELAYS", "at least one relay", parse::relays);
         let store = reader.or_default("DIDACTYL_STORE", DEFAULT_STORE, parse::store);
         let custom = reader.or_default("DIDACTYL_MODELS", "{}", Custom::parse);
-        let models = reader.required("DIDACTYL_LLM", "a model such as openai/gpt-4o-mini", |text| {
+        let models = reader.required("DIDACTYL_LLM", "a model such as openai/gpt-6-luna", |text| {
             parse::llm(text, custom.unwrap_or_default(), vars)
         });
         let agent_name = reader.get("DIDACTYL_AGENT_NAME").map(|name| name.trim().to_owned());

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::hash::sha256;
+use crate::trigger::Tier;
 
 // Test vectors of NIP-06, and the key of the first.
 const WORDS_12: &str = "leader monkey parrot ring guide accident before fence cannon height naive bean";
@@ -52,9 +53,32 @@ fn the_defaults_are_those_that_the_documentation_names() {
     assert_eq!(config.admins, [PublicKey::from_hex(ADMIN).unwrap()]);
     assert_eq!(config.store, StoreChoice::Sqlite("didactyl.sqlite".into()));
     assert_eq!(config.max_age, Some(Duration::from_secs(604_800)));
+    assert_eq!((config.hello, config.standby), (true, false));
     assert_eq!(config.max_turns, 16);
     assert_eq!((config.log.as_str(), config.agent_name, config.api_tokens.len()), ("info", None, 0));
     assert_eq!((config.context_debug, config.context_dir), (ContextDebug::Off, None));
+}
+
+#[test]
+fn only_admins_are_answered_unless_the_variable_names_more() {
+    let lowest = |text: &str| with("DIDACTYL_SENDERS", text).unwrap().senders.lowest;
+    assert_eq!(["admin", "wot", " all "].map(lowest), [Tier::Admin, Tier::Wot, Tier::Stranger]);
+    let default = Senders { lowest: Tier::Admin, guest_per_hour: 10, guests_per_hour: 60 };
+    assert_eq!(read(&good()).unwrap().senders, default);
+    assert_eq!(with("DIDACTYL_GUEST_PER_HOUR", "0").unwrap().senders.guest_per_hour, 0);
+    insta::assert_snapshot!(
+        [
+            fault("DIDACTYL_SENDERS", "everybody"),
+            fault("DIDACTYL_GUEST_PER_HOUR", "-1"),
+            fault("DIDACTYL_GUESTS_PER_HOUR", "10001"),
+        ]
+        .join("\n"),
+        @r"
+    DIDACTYL_SENDERS names nobody who could be answered: give admin, wot or all
+    DIDACTYL_GUEST_PER_HOUR is not a whole number from 0 to 10000
+    DIDACTYL_GUESTS_PER_HOUR is not a whole number from 0 to 10000
+    "
+    );
 }
 
 #[test]
@@ -85,7 +109,7 @@ fn an_empty_environment_is_told_everything_that_it_lacks_at_once() {
     - DIDACTYL_NSEC is not set: give the agent's secret key
     - DIDACTYL_ADMIN is not set: give the key that commands the agent
     - DIDACTYL_RELAYS is not set: give at least one relay
-    - DIDACTYL_LLM is not set: give a model such as openai/gpt-4o-mini
+    - DIDACTYL_LLM is not set: give a model such as openai/gpt-6-luna
     ");
 }
 
@@ -368,5 +392,16 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_switch_is_true_or_false_and_nothing_that_could_be_meant_as_either() {
+    for (text, is_on) in [("true", true), ("False", false), (" TRUE ", true)] {
+        assert_eq!(with("DIDACTYL_STANDBY", text).unwrap().standby, is_on);
+        assert_eq!(with("DIDACTYL_HELLO", text).unwrap().hello, is_on);
+    }
+    for text in ["1", "off", "yes please"] {
+        assert_eq!(fault("DIDACTYL_STANDBY", text), "DIDACTYL_STANDBY is neither true nor false");
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! The write that stores the message also marks its facts as told, so whichever tick comes first tells them, and from
 //! then on the message is a run like any other: signed once, saved, and sent until a relay of the admin's took it. What
-//! facts there are says [`fact`]; [`instance`] is the one that takes some finding out.
+//! facts there are says [`fact`]; `instance` is the one that takes some finding out.
 
 pub mod fact;
 pub(crate) mod instance;

@@ -51,8 +51,8 @@ pub fn first_due() -> Range {
     Range { limit: Some(MAX_DUE), ..Range::whole(keys::DUE_PARTITION) }
 }
 
-/// The runs that are due by `by` (Unix seconds) and that nobody has, the earliest first. `rows` are those of [`first_due`]; rows that
-/// cannot be taken up hide none behind them. A row that speaks of nothing any more is removed.
+/// The runs that are due by `by` (Unix seconds) and that nobody has, the earliest first. `rows` are those of
+/// [`first_due`]; rows that cannot be taken up hide none behind them. A row that speaks of nothing any more is removed.
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable.
@@ -151,6 +151,7 @@ impl Due {
     /// # Errors
     /// As [`Due::postpone`].
     pub async fn save(&mut self, app: &App, record: RunRecord) -> Result<(), Error> {
+        let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
         writes.extend(due_rows(&record, self.record.due_at)?);
         app.store.write(&writes).await?;

@@ -189,8 +189,8 @@ mod tests {
         Unreadable
         Unreadable
         Malformed(None)
-        Malformed(Some(Unopened { id: EventId(0000000000000000000000000000000000000000000000000000000000000000), pubkey: PublicKey(0000000000000000000000000000000000000000000000000000000000000000), created_at: Timestamp(7), kind: Kind(4) }))
-        TooLarge { bytes: 1, event: None }
+        Malformed(Some(Unopened { id: EventId(0000000000000000000000000000000000000000000000000000000000000000), pubkey: PublicKey(0000000000000000000000000000000000000000000000000000000000000000), created_at: Timestamp(7), kind: EncryptedDirectMessage }))
+        TooLarge { bytes: 4201, event: Some(Unopened { id: EventId(0000000000000000000000000000000000000000000000000000000000000000), pubkey: PublicKey(0000000000000000000000000000000000000000000000000000000000000000), created_at: Timestamp(7), kind: EncryptedDirectMessage }) }
         Unreadable
         Auth("c1")
         Unreadable

@@ -262,10 +262,10 @@ impl Ledger {
     }
 
     /// The second before which none of `relays` is read again; `None` where that is not known yet.
-    fn horizon<'a>(&mut self, relays: impl Iterator<Item = &'a RelayUrl>, now: u64) -> Option<u64> {
-        relays.fold(Some(u64::MAX), |earliest, relay| {
+    fn horizon<'a>(&mut self, mut relays: impl Iterator<Item = &'a RelayUrl>, now: u64) -> Option<u64> {
+        relays.try_fold(u64::MAX, |earliest, relay| {
             let floor = self.floor(relay, now);
-            earliest.zip(self.notes(relay).cursor.horizon(floor)).map(|(a, b)| a.min(b))
+            self.notes(relay).cursor.horizon(floor).map(|horizon| earliest.min(horizon))
         })
     }
 

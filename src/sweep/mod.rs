@@ -74,7 +74,7 @@ pub(crate) struct Found {
     pub(crate) report: Report,
     /// With which this tick may listen; `None` where the sweep was not saved.
     pub(crate) ears: Option<Ears>,
-    /// When the agent started, once it is known what was answered before that.
+    /// When the agent started, if it is known what was answered before that, and in the history.
     pub(crate) settled_start: Option<Timestamp>,
     /// Why the next sweep begins where this one did: the store failed, or another tick swept meanwhile.
     pub(crate) failure: Option<Error>,
@@ -125,7 +125,9 @@ pub(crate) async fn run(
         more.push(load::state_read(app, begun, is_complete)?);
     }
     let start_at = ledger.cursors.start_at;
-    let settled_start = ledger.cursors.settled_at.map(|_| Timestamp::from(start_at));
+    let is_dealt_with = settled.failure.is_none() && settled.ends.values().all(|end| *end != End::Open);
+    let settled_start =
+        ledger.cursors.settled_at.filter(|_| is_dealt_with).map(|_| Timestamp::from(start_at));
     let facts = facts(app, &mut ledger, &stored, &heard, &settled);
     let inboxes = asked.iter().chain(&spared).map(|inbox| &inbox.target.url);
     // Before the cursors: what is told of is not met again.
@@ -151,11 +153,12 @@ pub(crate) async fn run(
     Ok(Found { triggers, report, ears, settled_start, failure: failure.or(unsaved) })
 }
 
-/// What the admin is to be told. What the agent is, is looked at when it has just been read whole.
+/// What the admin is to be told. What the agent is, is looked at when a relay has just told all of it and none was silent.
 fn facts(app: &App, ledger: &mut Ledger, stored: &Stored, heard: &[Heard], settled: &Settled) -> Vec<Fact> {
     let mut facts: Vec<Fact> = told::of_relays(heard, settled).collect();
     let is_greeting = ledger.cursors.greets && ledger.cursors.settled_at.is_some();
-    let is_whole = !heard.is_empty() && heard.iter().all(|relay| relay.full_state == Some(true));
+    let is_whole = heard.iter().all(|relay| relay.full_state.is_some())
+        && heard.iter().any(|relay| relay.full_state == Some(true));
     if is_greeting || is_whole {
         let state = stored.state(app);
         if is_greeting && app.config.hello {

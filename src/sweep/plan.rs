@@ -254,7 +254,7 @@ impl Paging {
     /// asked again.
     ///
     /// A page of few events that are all known is believed to be whole. A relay may cap its answers at any number: but not
-    /// below what it was seen to give, and no relay in use below [`SMALLEST_PAGE`]. Where one does so after all, or has
+    /// below what it was seen to give, and no relay in use below twenty. Where one does so after all, or has
     /// lowered its cap, what it held back is older than all that it showed, and the next deep sweep, which believes
     /// nothing, still reaches it.
     ///

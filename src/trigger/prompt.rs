@@ -52,7 +52,7 @@ impl Prompt {
     /// Which field is wrong, and what it should be; never its content.
     pub fn read(json: &str) -> Result<Self, &'static str> {
         const MESSAGE: &str = "`message` must be a text that is not empty";
-        const MODEL: &str = "`model` must be a model such as openai/gpt-4o-mini, or a chain of them";
+        const MODEL: &str = "`model` must be a model such as openai/gpt-6-luna, or a chain of them";
         const TURNS: &str = "`max_turns` must be a whole number from 1 to 16";
         const OBJECT: &str = "it must be one JSON object, each field once, without lone surrogates";
         // The derived reader takes a list for the fields in their order.
@@ -139,10 +139,10 @@ mod tests {
         `message` must be a text that is not empty
         it must be one JSON object, each field once, without lone surrogates
         it must be one JSON object, each field once, without lone surrogates
-        `model` must be a model such as openai/gpt-4o-mini, or a chain of them
-        `model` must be a model such as openai/gpt-4o-mini, or a chain of them
-        `model` must be a model such as openai/gpt-4o-mini, or a chain of them
-        `model` must be a model such as openai/gpt-4o-mini, or a chain of them
+        `model` must be a model such as openai/gpt-6-luna, or a chain of them
+        `model` must be a model such as openai/gpt-6-luna, or a chain of them
+        `model` must be a model such as openai/gpt-6-luna, or a chain of them
+        `model` must be a model such as openai/gpt-6-luna, or a chain of them
         `max_turns` must be a whole number from 1 to 16
         `max_turns` must be a whole number from 1 to 16
         `max_turns` must be a whole number from 1 to 16

@@ -61,6 +61,9 @@ async fn whatever_delivers_a_message_and_however_often_it_is_answered_once() {
     const ROUNDS: u64 = 12;
     let harbour = Harbour::new(&[Manner::Gives(500), Manner::Gives(500)], echo).await;
     let mut dice = Dice(5);
+    // All is written after the agent's start.
+    harbour.tick().await;
+    harbour.clock.forward(Duration::from_secs(60));
     for round in 0..ROUNDS {
         let events = [message(&harbour, 2 * round), message(&harbour, 2 * round + 1)];
         if dice.below(3) == 0 {

@@ -68,6 +68,9 @@ async fn a_message_that_comes_after_the_sweep_is_answered_by_the_same_tick_and_b
 #[tokio::test]
 async fn what_came_while_the_sweep_read_is_heard_as_it_is_among_the_newest() {
     let harbour = Harbour::new(&[Manner::Gives(500)], echo).await;
+    // Written after the agent's start.
+    harbour.tick().await;
+    harbour.clock.forward(Duration::from_secs(60));
     // The sweep's only page does not have it, and the subscription does.
     harbour.sea.after_page(1, wrap(&harbour, "in between"));
     let answer = listening(&harbour.app(), harbour.sea.replied(&secret(2), 1)).await;

@@ -47,6 +47,7 @@ mod round_trips;
 mod runtime_api;
 mod samples;
 mod sea;
+mod senders;
 mod serve;
 mod standby;
 mod store;

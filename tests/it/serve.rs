@@ -124,3 +124,27 @@ async fn without_a_configuration_it_says_what_to_set() {
     - DIDACTYL_LLM is not set: give a model such as openai/gpt-4o-mini
     ");
 }
+
+/// How long it takes from a message's sending to its answer's lying on the relay, ten times each.
+#[tokio::test]
+#[ignore = "a measurement: cargo test --test it serve:: -- --ignored --nocapture"]
+#[allow(clippy::print_stdout, reason = "a measurement is printed")]
+async fn answering_takes_so_long_with_the_listener_and_without() {
+    for (what, arguments) in
+        [("listener", &["--every", "240"][..]), ("ticks of 10 s", &["--every", "10", "--no-listener"])]
+    {
+        let agent = TestAgent::start().await;
+        let (mut process, _) = serve(&agent, arguments).await;
+        process.says(if what == "listener" { "the tick listens" } else { "the tick is over" }).await;
+        let mut times = Vec::new();
+        for number in 1..=10 {
+            let sent = nip17(&secret(2), &format!("message {number}"));
+            let begun = std::time::Instant::now();
+            agent.publish([sent]).await;
+            replies(&agent, number).await;
+            times.push(begun.elapsed().as_millis());
+        }
+        times.sort_unstable();
+        println!("{what}: {times:?} ms");
+    }
+}

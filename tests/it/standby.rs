@@ -55,9 +55,9 @@ fn sqs(body: &str) -> String {
 async fn in_standby_every_door_records_and_none_answers(on: On) {
     let agent = TestAgent::over(on, echo).await;
     let (app, admin) = (waiting(&agent), secret(2));
-    // A run from before the standby, whose process died at the model.
+    // A run from before the standby, whose process died with the claim made.
     let begun = nip17(&admin, "begun before");
-    let fault = Fault::crash(6, Side::Before);
+    let fault = Fault::crash(4, Side::Before);
     let mut victim = agent.another();
     fault.install(&mut victim);
     tokio::select! {
