@@ -52,6 +52,10 @@ pub struct RunRecord {
     pub attempt: u32,
     /// Until when the owner has it, Unix milliseconds.
     pub lease_until_ms: u64,
+    /// Nobody begins it before, Unix seconds: it was given back, and what it failed of may last. A redelivery would only use
+    /// up its attempts.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_before: u64,
     /// Where its due row lies, Unix seconds: when somebody must look at it again, if nobody ended it by then. Written and
     /// removed together with this record.
     #[serde(default)]
@@ -188,7 +192,7 @@ pub enum Claimed {
     Ours(Claim),
     /// Over: the outcome of the first time.
     Finished(RunRecord),
-    /// Another worker has it.
+    /// Another worker has it, or it was given back and waits.
     Busy(RunRecord),
     /// It came in standby, and is not to be worked yet.
     Held(RunRecord),
@@ -226,7 +230,7 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
         if found.held {
             return Ok(Claimed::Held(found));
         }
-        if found.lease_until_ms > app.clock.now_ms() {
+        if found.free_at_ms() > app.clock.now_ms() {
             return Ok(Claimed::Busy(found));
         }
         (expect, due_before) = (Expect::Version(current.version), found.due_at);
@@ -279,6 +283,12 @@ impl RunRecord {
         Ok(Self { status: Status::Running, tainted: trigger.tainted, held: app.config.standby, ..record })
     }
 
+    /// From when on somebody else may begin it, Unix milliseconds.
+    #[must_use]
+    pub fn free_at_ms(&self) -> u64 {
+        self.lease_until_ms.max(self.not_before.saturating_mul(1000))
+    }
+
     /// Notes how long a step took.
     pub fn note_step(&mut self, step: &str, took_ms: u64) {
         self.steps_ms.push((step.to_owned(), took_ms));
@@ -303,6 +313,7 @@ impl RunRecord {
             fence: 1,
             attempt: 0,
             lease_until_ms: 0,
+            not_before: 0,
             due_at: None,
             counted: false,
             held: false,
@@ -331,6 +342,7 @@ fn taken_over(found: RunRecord, ours: &RunRecord) -> RunRecord {
         fence: found.fence.saturating_add(1),
         attempt: found.attempt.saturating_add(1),
         lease_until_ms: ours.lease_until_ms,
+        not_before: 0,
         due_at: ours.due_at,
         updated_at_ms: ours.updated_at_ms,
         ..found
@@ -423,10 +435,11 @@ impl Claim {
         Ok(app.store.write(&writes).await?)
     }
 
-    /// Gives the run back, so that the next worker need not wait for the lease; whether that was written. If nobody comes,
-    /// it is due at `due_at` (Unix seconds).
-    pub async fn release(mut self, app: &App, reason: &str, due_at: u64) -> bool {
-        let mut record = RunRecord { lease_until_ms: 0, due_at: Some(due_at), ..self.record.clone() };
+    /// Gives the run back, so that the next worker waits until `not_before` and not for the lease; whether that was
+    /// written. If nobody comes, it is due at `due_at` (both Unix seconds).
+    pub async fn release(mut self, app: &App, reason: &str, not_before: u64, due_at: u64) -> bool {
+        let due_at = Some(due_at);
+        let mut record = RunRecord { lease_until_ms: 0, not_before, due_at, ..self.record.clone() };
         // Of a saved reply the reason says whether it is an answer.
         if record.status == Status::Running {
             record.reason = Some(reason.to_owned());
@@ -568,6 +581,11 @@ fn is_written(writes: &[Write], row: &Row) -> bool {
             && written_version(write.expect) == row.version
             && matches!(&write.change, Change::Put { value, .. } if *value == row.value)
     })
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A value as the bytes of its row.

@@ -426,7 +426,7 @@ enum Done {
 
 /// Whether somebody may begin this run.
 fn is_free(app: &App, record: &RunRecord) -> bool {
-    !record.status.is_final() && record.lease_until_ms <= app.clock.now_ms()
+    !record.status.is_final() && record.free_at_ms() <= app.clock.now_ms()
 }
 
 /// When the agent wrote to each peer, by the messages of its own among the orders.
