@@ -146,7 +146,7 @@ async fn without_a_configuration_it_says_what_to_set() {
     - DIDACTYL_NSEC is not set: give the agent's secret key
     - DIDACTYL_ADMIN is not set: give the key that commands the agent
     - DIDACTYL_RELAYS is not set: give at least one relay
-    - DIDACTYL_LLM is not set: give a model such as openai/gpt-4o-mini
+    - DIDACTYL_LLM is not set: give a model such as openai/gpt-6-luna
     ");
 }
 

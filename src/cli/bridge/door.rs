@@ -7,6 +7,7 @@ use reqwest::{Client, StatusCode, Url};
 
 use crate::aws::Aws;
 use crate::aws::sqs::{self, Sqs};
+use crate::config;
 use crate::https::{self, Protocol};
 use crate::secret::Secret;
 
@@ -83,8 +84,10 @@ impl Door {
                 let token = token.filter(|token| !token.trim().is_empty()).ok_or(
                     "DIDACTYL_BRIDGE_TOKEN is not set: give a token that the agent's DIDACTYL_API_TOKEN has as bridge=TOKEN",
                 )?;
+                let token = config::shown_token(token.trim())
+                    .map_err(|fault| format!("DIDACTYL_BRIDGE_TOKEN {fault}"))?;
                 let client = https::http_client(Protocol::Http2, CONNECT_TIME)?;
-                Ok(Self::Function { client, url, token: Secret::new(token.trim().to_owned()) })
+                Ok(Self::Function { client, url, token: Secret::new(token.to_owned()) })
             }
         }
     }
