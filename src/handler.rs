@@ -419,10 +419,10 @@ pub(crate) async fn keep_message(app: &App, opened: Opened) -> Worked {
     let Some(message) = history::found(app, opened) else { return Ok(Outcome::Recorded) };
     let write = message.write(app, &peer)?;
     if message.from_agent {
+        instance::suspect(app, &peer, &message).await?;
         // What this store's agent sent lies there already.
         match app.store.write(&[Write { expect: Expect::Absent, ..write }]).await {
-            Ok(()) => instance::suspect(app, &message).await?,
-            Err(StoreError::Conflict { .. }) => {}
+            Ok(()) | Err(StoreError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     } else {

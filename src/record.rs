@@ -10,8 +10,9 @@ use nostr::prelude::{EventId, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use self::due::due_rows;
-pub use self::due::{Due, due, first_due};
+pub(crate) use self::due::MAX_DUE;
+pub use self::due::{Due, due, first_due, held};
+use self::due::{due_key, due_rows};
 use crate::app::App;
 use crate::chat::Usage;
 use crate::dm::ReplyPart;
@@ -233,7 +234,7 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
         if found.free_at_ms() > app.clock.now_ms() {
             return Ok(Claimed::Busy(found));
         }
-        (expect, due_before) = (Expect::Version(current.version), found.due_at);
+        (expect, due_before) = (Expect::Version(current.version), due_key(&found));
         record = taken_over(found, &record);
     }
     Err(Error::Transient("the run changes hands too fast".to_owned()))
@@ -257,7 +258,7 @@ pub async fn store(app: &App, trigger: &Trigger, due_at: u64) -> Result<RunRecor
 ///
 /// # Errors
 /// As [`claim`], without asking the store.
-pub fn stored(app: &App, trigger: &Trigger, due_at: u64) -> Result<Vec<Write>, Error> {
+pub fn store_writes(app: &App, trigger: &Trigger, due_at: u64) -> Result<Vec<Write>, Error> {
     Ok(storing(app, trigger, due_at)?.1)
 }
 
@@ -360,7 +361,7 @@ impl Claim {
     async fn try_save(&mut self, app: &App, record: RunRecord, more: Vec<Write>) -> Result<bool, Error> {
         let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
-        writes.extend(due_rows(&record, self.record.due_at)?);
+        writes.extend(due_rows(&record, due_key(&self.record))?);
         writes.extend(more);
         match app.store.write(&writes).await {
             Ok(()) => {}
