@@ -51,6 +51,9 @@ pub struct RunRecord {
     pub fence: u64,
     /// How often work on it was begun.
     pub attempt: u32,
+    /// How often of these it was put off, since it was not known yet whether its sender is answered.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waits: u32,
     /// Until when the owner has it, Unix milliseconds.
     pub lease_until_ms: u64,
     /// Nobody begins it before, Unix seconds: it was given back, and what it failed of may last. A redelivery would only use
@@ -290,6 +293,12 @@ impl RunRecord {
         self.lease_until_ms.max(self.not_before.saturating_mul(1000))
     }
 
+    /// How often it was tried to work it.
+    #[must_use]
+    pub fn tries(&self) -> u32 {
+        self.attempt.saturating_sub(self.waits)
+    }
+
     /// Notes how long a step took.
     pub fn note_step(&mut self, step: &str, took_ms: u64) {
         self.steps_ms.push((step.to_owned(), took_ms));
@@ -313,6 +322,7 @@ impl RunRecord {
             owner: app.new_owner()?,
             fence: 1,
             attempt: 0,
+            waits: 0,
             lease_until_ms: 0,
             not_before: 0,
             due_at: None,
@@ -584,9 +594,9 @@ fn is_written(writes: &[Write], row: &Row) -> bool {
     })
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+/// As serde asks for it.
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 /// A value as the bytes of its row.
