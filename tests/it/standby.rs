@@ -33,9 +33,13 @@ fn waiting(agent: &TestAgent) -> App {
 }
 
 fn waiting_for(agent: &TestAgent, senders: &str) -> App {
+    app_for(agent, senders, "true")
+}
+
+fn app_for(agent: &TestAgent, senders: &str, standby: &str) -> App {
     let mut vars = agent.vars();
     vars.insert("DIDACTYL_SENDERS", senders.to_owned());
-    vars.insert("DIDACTYL_STANDBY", "true".to_owned());
+    vars.insert("DIDACTYL_STANDBY", standby.to_owned());
     vars.insert("DIDACTYL_HELLO", "true".to_owned());
     let mut app = app_over(config(&vars), agent.ground.open(agent.clock.clock()), &agent.clock);
     let token = ApiToken { scope: Scope::Bridge, sha256: Sha256::digest(TOKEN).into() };
@@ -290,13 +294,13 @@ async fn held_messages_of_strangers_hide_no_other_work_and_the_admin_comes_first
     let retry = record::store(&agent.app, &retry, now).await.unwrap();
     let late = Some(Timestamp::from(now - 600));
     let deadline = didactyl::clock::Deadline::after(crate::agent::BUDGET);
-    let answer = didactyl::tick::run(&agent.another(), late, deadline).await.unwrap();
+    let answer = didactyl::tick::run(&app_for(&agent, "wot", "false"), late, deadline).await.unwrap();
     assert_eq!(answer["due"], json!(1), "{answer}");
     let retry = record::find(&app, &retry.run_id).await.unwrap().unwrap();
     assert_eq!((retry.status, agent.model.calls()), (Status::Dropped, 0));
 
     agent.clock.forward(MINUTE);
-    let answer = tick(&agent.another()).await;
+    let answer = tick(&app_for(&agent, "wot", "false")).await;
     assert_eq!(answer["due"], json!(50), "{answer}");
     let mut answers: Vec<String> = agent.replies().await.into_iter().map(|(_, text)| text).collect();
     answers.sort();
@@ -304,7 +308,7 @@ async fn held_messages_of_strangers_hide_no_other_work_and_the_admin_comes_first
     // The others follow as there is room.
     for due in [50, 22, 0] {
         agent.clock.forward(MINUTE);
-        assert_eq!(tick(&agent.another()).await["due"], json!(due));
+        assert_eq!(tick(&app_for(&agent, "wot", "false")).await["due"], json!(due));
     }
 }
 
