@@ -4,6 +4,7 @@
 //! A run counts once: the counters and the word that it was counted are one conditional write.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use nostr::prelude::PublicKey;
 use serde::{Deserialize, Serialize};
@@ -11,16 +12,20 @@ use tokio::time::Instant;
 
 use crate::app::App;
 use crate::error::Error;
-use crate::heed::{Heed, Refusal, Usage, verdict};
+use crate::heed::{Heed, Refusal, Usage, judge, verdict};
 use crate::history;
 use crate::load::{self, Loaded, Stored};
-use crate::record::{Claim, FORMAT, MAX_ATTEMPTS, read_clear, to_json};
+use crate::record::{Claim, FORMAT, read_clear, to_json};
 use crate::state::AgentState;
 use crate::store::{Expect, Row, Write, keys};
 use crate::trigger::{Tier, Trigger};
 
 /// How often a run is counted anew where others counted at the same time.
 const ROUNDS: usize = 20;
+
+/// How long a message waits for lists that no relay has told yet, reckoned from its arrival: then it is decided by what is
+/// known.
+const MAX_WAIT: Duration = Duration::from_secs(6 * 60 * 60);
 
 const HOURS_PER_DAY: u64 = 24;
 const HOUR_SECS: u64 = 60 * 60;
@@ -147,14 +152,26 @@ pub(crate) async fn admit(
         return Ok(None);
     }
     let mut counters = stored.counters.clone();
-    let mut loaded = load::refresh(app, trigger, stored, until).await?;
-    for _ in 0..ROUNDS {
-        let heed = verdict(&app.config.senders, &loaded.state, sender, usage(claim, &counters, sender));
-        let is_by_absence = heed.refusal.is_some_and(Refusal::is_by_absence);
-        if is_by_absence && !loaded.is_settled && claim.record.attempt < MAX_ATTEMPTS {
-            let told = "the lists that say who is answered could not be read from all relays";
-            return Err(Error::Transient(told.to_owned()));
+    let mut loaded = match load::refresh(app, trigger, stored, until).await {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            count_waiting(app, trigger, counters, claim).await?;
+            return Err(error);
         }
+    };
+    let is_over = app.clock.now() >= claim.record.arrived_at + MAX_WAIT;
+    for _ in 0..ROUNDS {
+        let used = usage(claim, &counters, sender);
+        let heed = match judge(&app.config.senders, &loaded.state, loaded.lists, sender, used) {
+            Ok(heed) => heed,
+            Err(heed) if is_over => heed,
+            Err(_) => {
+                count_waiting(app, trigger, counters, claim).await?;
+                load::keep(app, loaded.unsaved).await;
+                let told = "the lists that say who is answered could not be read from all relays";
+                return Err(Error::Transient(told.to_owned()));
+            }
+        };
         // A bot costs as much as a guest that is answered.
         let is_to_count = heed.tier < Tier::Admin && matches!(heed.refusal, None | Some(Refusal::Bot));
         let counted =
@@ -171,16 +188,47 @@ pub(crate) async fn admit(
         load::keep(app, loaded.unsaved).await;
         return Ok(None);
     }
-    Err(Error::Transient("too many guests are counted at the same time".to_owned()))
+    Err(too_many())
+}
+
+/// A guest's message that is not decided yet counts from its first look on: it costs as much as one that is answered. That
+/// it was looked at in vain is no attempt at the run.
+async fn count_waiting(
+    app: &App,
+    trigger: &Trigger,
+    mut counters: Counters,
+    claim: &mut Claim,
+) -> Result<(), Error> {
+    let Some(guest) = guest(app, trigger) else { return Ok(()) };
+    claim.record.waits = claim.record.waits.saturating_add(1);
+    for _ in 0..ROUNDS {
+        if claim.record.counted || claim.admit(app, trigger, counters.writes(guest)?).await? {
+            return Ok(());
+        }
+        counters = self::counters(app, &[guest]).await?;
+    }
+    Err(too_many())
+}
+
+fn too_many() -> Error {
+    Error::Transient("too many guests are counted at the same time".to_owned())
 }
 
 /// The refusal of a guest whom what is stored refuses: that costs no read of the relays.
 fn refused_at_once(app: &App, trigger: &Trigger, stored: &Stored, claim: &Claim) -> Option<Heed> {
     let guest = guest(app, trigger)?;
-    let state = stored.settled_state(app)?;
-    let heed = verdict(&app.config.senders, &state, guest, usage(claim, &stored.counters, guest));
-    // A bot counts, and its profile may say something else by now.
-    heed.refusal.is_some_and(|refusal| refusal != Refusal::Bot).then_some(heed)
+    let (state, used) = (stored.state(app), usage(claim, &stored.counters, guest));
+    let lists = stored.lists(&state);
+    let heed = judge(&app.config.senders, &state, lists, guest, used).ok()?;
+    let refusal = heed.refusal?;
+    let is_final = if stored.is_stale(app, app.clock.now()) {
+        // Whom no list names must not make the agent ask the relays again and again while they tell nothing.
+        refusal.is_limit() && !lists.tell_tier(heed.tier)
+    } else {
+        // A bot counts, and its profile may say something else by now.
+        refusal != Refusal::Bot
+    };
+    is_final.then_some(heed)
 }
 
 /// Nothing counts against a run that was counted.

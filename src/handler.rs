@@ -361,7 +361,7 @@ async fn respond(
     if let Some(text) = trigger.fixed_text() {
         return Ok(text.to_owned());
     }
-    let attempt = claim.record.attempt;
+    let attempt = claim.record.tries();
     let result = match journal {
         Err(error) => Err(error),
         Ok(_) if attempt > MAX_ATTEMPTS => Err(Error::NoAnswer {

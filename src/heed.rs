@@ -86,13 +86,65 @@ impl Refusal {
     /// Whether the message stays in the conversation: its sender would be answered at another time, or reads as a program.
     #[must_use]
     pub fn keeps_message(self) -> bool {
-        matches!(self, Self::Bot | Self::GuestDay | Self::GuestHour | Self::GuestsHour)
+        self == Self::Bot || self.is_limit()
     }
 
-    /// Whether the list that would have said otherwise may be one that no relay has told yet.
+    /// Whether the sender would be answered at another time: that holds for guests of every tier.
     #[must_use]
-    pub fn is_by_absence(self) -> bool {
-        matches!(self, Self::Tier(_) | Self::NoSkill)
+    pub fn is_limit(self) -> bool {
+        matches!(self, Self::GuestDay | Self::GuestHour | Self::GuestsHour)
+    }
+}
+
+/// Which of the lists that decide about guests are known: they are at hand, or all relays have told that they have none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lists {
+    /// The contacts of every admin.
+    pub contacts: bool,
+    /// Whom every admin has muted.
+    pub mutes: bool,
+    /// The adoption list.
+    pub skills: bool,
+}
+
+impl Lists {
+    /// Whether this is the sender's tier, whatever a list says that is not known: nobody is taken out of a tier by a list.
+    #[must_use]
+    pub fn tell_tier(self, tier: Tier) -> bool {
+        tier > Tier::Stranger || self.contacts
+    }
+
+    fn decide(self, heed: Heed) -> bool {
+        match heed.refusal {
+            _ if heed.tier == Tier::Admin => true,
+            Some(Refusal::Itself | Refusal::Muted) => true,
+            Some(refusal) if refusal.is_limit() => true,
+            None => self.tell_tier(heed.tier) && self.mutes,
+            Some(Refusal::NoSkill) => self.tell_tier(heed.tier) && self.skills,
+            Some(_) => self.tell_tier(heed.tier),
+        }
+    }
+}
+
+/// Decides like [`verdict`] where not all lists may be known. `Err` where one that is not could say otherwise: then a limit
+/// alone is final, else a flood of messages that wait would have none.
+///
+/// # Errors
+/// What would be decided as things stand.
+pub fn judge(
+    senders: &Senders,
+    state: &AgentState,
+    lists: Lists,
+    sender: PublicKey,
+    usage: Usage,
+) -> Result<Heed, Heed> {
+    let heed = verdict(senders, state, sender, usage);
+    if !senders.include_guests() || lists.decide(heed) {
+        return Ok(heed);
+    }
+    match over_limit(senders, usage) {
+        Some(limit) => Ok(Heed { refusal: Some(limit), ..heed }),
+        None => Err(heed),
     }
 }
 

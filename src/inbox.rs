@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use nostr::prelude::{Event, EventId, PublicKey, RelayUrl, Timestamp};
+use nostr::prelude::{Event, EventId, Kind, PublicKey, RelayUrl, Timestamp};
 use serde::Deserialize;
 
 use crate::app::App;
@@ -118,7 +118,7 @@ pub struct Swept {
 }
 
 /// Reads an event that a sweep found. Where a message that is pushed must be young, the sweep's window has seen to that: an
-/// older one is history, and one dated ahead is work that waits for its time.
+/// older one is history, and one that was wrapped ahead of its date is work that waits for its time.
 pub fn sweep(app: &App, event: &Event, relay: Option<&RelayUrl>) -> Swept {
     let now = app.clock.now();
     if let Err(reason) = check_swept(app, event, now) {
@@ -132,10 +132,7 @@ fn check_swept(app: &App, event: &Event, now: Timestamp) -> Result<(), Rejection
         return Err(Rejection::TooLarge);
     }
     check_kind_and_keys(app, event)?;
-    let is_wrap = event.kind == kinds::GIFT_WRAP;
-    let slack = if is_wrap { WRAP_DATING } else { Duration::ZERO };
-    let may_wait = !is_wrap && is_admin(app, &event.pubkey);
-    if event.created_at > now + MAX_AHEAD.saturating_add(slack) && !may_wait {
+    if event.created_at > latest(event.kind, now) {
         return Err(Rejection::TooEarly);
     }
     event.verify().map_err(|_| Rejection::Forged)
@@ -188,8 +185,17 @@ impl Spelling<'_> {
 /// What can be told without a signature: kind, receiver, age.
 fn check_envelope(app: &App, event: &Event, now: Timestamp) -> Result<(), Rejection> {
     check_kind_and_keys(app, event)?;
-    let slack = if event.kind == kinds::GIFT_WRAP { WRAP_DATING } else { Duration::ZERO };
-    check_age(app, event.created_at, now, slack)
+    check_age(app, event.created_at, now, slack(event.kind))
+}
+
+/// The latest date of an event of this kind whose time has come.
+pub(crate) fn latest(kind: Kind, now: Timestamp) -> Timestamp {
+    now + MAX_AHEAD.saturating_add(slack(kind))
+}
+
+/// By how much the date of an event of this kind may be off on purpose.
+fn slack(kind: Kind) -> Duration {
+    if kind == kinds::GIFT_WRAP { WRAP_DATING } else { Duration::ZERO }
 }
 
 fn check_kind_and_keys(app: &App, event: &Event) -> Result<(), Rejection> {
@@ -219,15 +225,11 @@ fn check_age(app: &App, created_at: Timestamp, now: Timestamp, slack: Duration) 
 /// The sender's tier as far as it is told without the agent's state: a guest counts as a stranger until that is known
 /// ([`crate::guests::admit`]).
 fn heeded(app: &App, author: &PublicKey) -> Result<Tier, Rejection> {
-    let tier = if is_admin(app, author) { Tier::Admin } else { Tier::Stranger };
+    let tier = if app.config.admins.contains(author) { Tier::Admin } else { Tier::Stranger };
     if tier < Tier::Admin && !app.config.senders.include_guests() {
         return Err(Rejection::NotHeeded(tier));
     }
     Ok(tier)
-}
-
-fn is_admin(app: &App, author: &PublicKey) -> bool {
-    app.config.admins.contains(author)
 }
 
 fn trigger(app: &App, opened: Opened, tier: Tier, relay: Option<&RelayUrl>, now: Timestamp) -> Trigger {

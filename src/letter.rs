@@ -89,7 +89,7 @@ mod tests {
         Loaded {
             state: AgentState::build(&keys(1), &admins, None, list, Timestamp::from(NOW)),
             history: history.collect(),
-            is_settled: true,
+            lists: crate::heed::Lists::default(),
             unsaved: Vec::new(),
         }
     }

@@ -16,6 +16,7 @@ use crate::dm;
 use crate::error::Error;
 use crate::events::supersedes;
 use crate::guests::{self, Counters};
+use crate::heed::Lists;
 use crate::history::{self, StoredMessage};
 use crate::kinds;
 use crate::publish::{distinct, own_list};
@@ -58,9 +59,9 @@ const HISTORY_RETRY: Duration = Duration::from_secs(10 * 60);
 pub struct Stored {
     events: Vec<Event>,
     versions: BTreeMap<Key, (u64, EventId)>,
-    read: Option<ReadMark>,
+    read: Option<StateMark>,
     messages: Vec<StoredMessage>,
-    history_read: Option<ReadMark>,
+    history_read: Option<HistoryMark>,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -72,21 +73,32 @@ pub struct Loaded {
     pub state: AgentState,
     /// The conversation without the triggering message, oldest first.
     pub history: Vec<StoredMessage>,
-    /// Whether what is not known of who is answered is not there: an incomplete read proves no absence.
-    pub is_settled: bool,
+    /// What is known of who is answered.
+    pub lists: Lists,
     /// What the relays told and the store does not have yet, for [`keep`].
     pub unsaved: Vec<Write>,
 }
 
-/// When the relays were last asked, and whether each told all it has; a clear row.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct ReadMark {
+/// When the relays were last asked for the agent's state; a clear row.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct StateMark {
     format: u32,
     read_at: Timestamp,
-    complete: bool,
     /// Whether they were also asked for what decides about guests.
     #[serde(default)]
     guests: bool,
+    /// The admins of whom every relay has told all its lists at one time: those that were not at hand then were nowhere. An
+    /// incomplete read proves no absence, and takes back none that is proven.
+    #[serde(default)]
+    told: Vec<PublicKey>,
+}
+
+/// When the relays were last asked for a conversation, and whether each told all it has; a clear row.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct HistoryMark {
+    format: u32,
+    read_at: Timestamp,
+    complete: bool,
 }
 
 /// Reads the store: two queries at once, and the counters beside them where the trigger is a guest's.
@@ -174,9 +186,10 @@ impl Stored {
         }
     }
 
-    fn is_stale(&self, app: &App, now: Timestamp) -> bool {
+    /// Whether the relays are to be asked for the state.
+    pub(crate) fn is_stale(&self, app: &App, now: Timestamp) -> bool {
         let needs_guests = app.config.senders.include_guests();
-        self.read.is_none_or(|mark| mark.read_at + FRESH < now || (needs_guests && !mark.guests))
+        self.read.as_ref().is_none_or(|mark| mark.read_at + FRESH < now || (needs_guests && !mark.guests))
     }
 
     /// Whether the relays are to be asked for the conversation: never yet, or some time ago and not all of them told. Of a
@@ -188,17 +201,35 @@ impl Stored {
         })
     }
 
-    /// The state where it says who is answered without asking any relay.
-    #[must_use]
-    pub(crate) fn settled_state(&self, app: &App) -> Option<AgentState> {
-        let state = (!self.is_stale(app, app.clock.now())).then(|| self.state(app))?;
-        self.is_settled(&state).then_some(state)
+    /// Notes that the relays were asked for the state, and whether those told all that they have that are to be waited for.
+    /// Returns the row.
+    ///
+    /// # Errors
+    /// Never, for a value of ours.
+    pub(crate) fn note_read(&mut self, app: &App, now: Timestamp, complete: bool) -> Result<Write, Error> {
+        let guests = app.config.senders.include_guests();
+        let told = if complete && guests {
+            app.config.admins.clone()
+        } else {
+            self.read.take().map(|mark| mark.told).unwrap_or_default()
+        };
+        let mark = StateMark { format: FORMAT, read_at: now, guests, told };
+        let write = Write::put(keys::state_read(), Expect::Anything, to_json(&mark)?, None);
+        self.read = Some(mark);
+        Ok(write)
     }
 
-    /// Whether what is not in `state` of who is answered is not there.
+    /// What is known of who is answered.
     #[must_use]
-    pub(crate) fn is_settled(&self, state: &AgentState) -> bool {
-        self.read.is_some_and(|mark| mark.complete && mark.guests) || state.knows_guests()
+    pub(crate) fn lists(&self, state: &AgentState) -> Lists {
+        let told = self.read.as_ref().map_or(&[][..], |mark| &mark.told);
+        let has = |kind: Kind, author: PublicKey| state.events.newest(kind, author).is_some();
+        let knows = |kind: Kind| state.admins.iter().all(|admin| has(kind, *admin) || told.contains(admin));
+        Lists {
+            contacts: knows(kinds::CONTACTS),
+            mutes: knows(kinds::MUTE_LIST),
+            skills: has(kinds::ADOPTION_LIST, state.agent) || !told.is_empty(),
+        }
     }
 
     /// The state as far as it is known.
@@ -221,9 +252,9 @@ impl Stored {
     }
 
     fn with_state(self, state: AgentState, trigger: &Trigger) -> Loaded {
-        let is_settled = self.is_settled(&state);
+        let lists = self.lists(&state);
         let history = history::in_order(self.messages, trigger);
-        Loaded { state, history, is_settled, unsaved: Vec::new() }
+        Loaded { state, history, lists, unsaved: Vec::new() }
     }
 }
 
@@ -271,7 +302,8 @@ pub async fn refresh(
             writes.push(message.write(app, &peer)?);
             stored.messages.push(message);
         }
-        writes.push(read_mark(keys::history_read(&peer), now, complete, false)?);
+        let mark = HistoryMark { format: FORMAT, read_at: now, complete };
+        writes.push(Write::put(keys::history_read(&peer), Expect::Anything, to_json(&mark)?, None));
     }
     stored.events.extend(events);
     state = stored.state(app);
@@ -283,9 +315,7 @@ pub async fn refresh(
             state = stored.state(app);
         }
         writes.extend(newest_notes(app, &state)?);
-        writes.push(state_read(app, now, complete)?);
-        let guests = app.config.senders.include_guests();
-        stored.read = Some(ReadMark { format: FORMAT, read_at: now, complete, guests });
+        writes.push(stored.note_read(app, now, complete)?);
     }
     writes.extend(new_versions(&state, &stored.versions, guest)?);
     Ok(Loaded { unsaved: writes, ..stored.with_state(state, trigger) })
@@ -371,19 +401,6 @@ pub(crate) fn foreign_filters(skills: &[(PublicKey, String)]) -> Vec<Filter> {
             .kind(kinds::DELETION)
             .custom_tags(SingleLetterTag::LOWERCASE_A, addresses),
     ]
-}
-
-/// The mark that the relays were asked for the agent's state.
-///
-/// # Errors
-/// Never, for a value of ours.
-pub(crate) fn state_read(app: &App, now: Timestamp, complete: bool) -> Result<Write, Error> {
-    read_mark(keys::state_read(), now, complete, app.config.senders.include_guests())
-}
-
-fn read_mark(key: Key, now: Timestamp, complete: bool, guests: bool) -> Result<Write, Error> {
-    let mark = ReadMark { format: FORMAT, read_at: now, complete, guests };
-    Ok(Write::put(key, Expect::Anything, to_json(&mark)?, None))
 }
 
 /// The writes of events that the store does not have yet. What a guest published of itself lies with its conversation.

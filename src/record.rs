@@ -50,6 +50,9 @@ pub struct RunRecord {
     pub fence: u64,
     /// How often work on it was begun.
     pub attempt: u32,
+    /// How often of these it was put off, since it was not known yet whether its sender is answered.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waits: u32,
     /// Until when the owner has it, Unix milliseconds.
     pub lease_until_ms: u64,
     /// Where its due row lies, Unix seconds: when somebody must look at it again, if nobody ended it by then. Written and
@@ -101,6 +104,12 @@ pub struct RunRecord {
     /// How long each step of the last attempt took, in milliseconds, in order.
     #[serde(default)]
     pub steps_ms: Vec<(String, u64)>,
+}
+
+/// As serde asks for it.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// One model that was asked once.
@@ -279,6 +288,12 @@ impl RunRecord {
         Ok(Self { status: Status::Running, tainted: trigger.tainted, held: app.config.standby, ..record })
     }
 
+    /// How often it was tried to work it.
+    #[must_use]
+    pub fn tries(&self) -> u32 {
+        self.attempt.saturating_sub(self.waits)
+    }
+
     /// Notes how long a step took.
     pub fn note_step(&mut self, step: &str, took_ms: u64) {
         self.steps_ms.push((step.to_owned(), took_ms));
@@ -302,6 +317,7 @@ impl RunRecord {
             owner: app.new_owner()?,
             fence: 1,
             attempt: 0,
+            waits: 0,
             lease_until_ms: 0,
             due_at: None,
             counted: false,

@@ -139,13 +139,6 @@ impl AgentState {
         enabled.flat_map(|skill| &skill.triggers).any(|trigger| is_for_strangers(&trigger.filter))
     }
 
-    /// Whether what decides about guests is at hand: the adoption list, and the contacts of each admin.
-    #[must_use]
-    pub fn knows_guests(&self) -> bool {
-        self.events.newest(kinds::ADOPTION_LIST, self.agent).is_some()
-            && self.admins.iter().all(|admin| self.events.newest(kinds::CONTACTS, *admin).is_some())
-    }
-
     /// Where a key reads NIP-17 messages (kind 10050), as written: addresses are checked by who dials them.
     #[must_use]
     pub fn inbox_relays(&self, author: PublicKey) -> Vec<String> {

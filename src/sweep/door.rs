@@ -11,7 +11,7 @@ use super::settle::{End, Order, Placed, Settled};
 use crate::app::App;
 use crate::error::Error;
 use crate::guests::{self, Counters};
-use crate::heed::{Heed, Refusal, Usage, over_limit, verdict};
+use crate::heed::{Lists, Refusal, Usage, judge, over_limit};
 use crate::load::Stored;
 use crate::state::AgentState;
 use crate::trigger::{Tier, Trigger};
@@ -29,8 +29,24 @@ pub(crate) struct Door<'a> {
 /// What is known of who is answered.
 struct Known {
     state: AgentState,
-    /// Whether what is not in the state is not there.
-    is_settled: bool,
+    lists: Lists,
+}
+
+/// What the lists say of a guest's message.
+enum Look {
+    /// It may be work, as far as they are known.
+    Passes(Guest),
+    /// It is none.
+    Refused(Refusal),
+    /// A list that is not known yet decides.
+    Later,
+}
+
+/// A guest's message.
+struct Guest {
+    trigger: Trigger,
+    /// Whether no list that is not known yet gives its sender another tier.
+    is_sure: bool,
 }
 
 impl Door<'_> {
@@ -42,15 +58,16 @@ impl Door<'_> {
             match order {
                 Order::Work(trigger) if self.guest(&trigger).is_some() => {
                     match self.look(*trigger, known.get_or_insert_with(|| self.known())) {
-                        Ok(trigger) => guests.push((id, at, Box::new(trigger))),
-                        Err(refusal) => turn_away(id, refusal, settled),
+                        Look::Passes(guest) => guests.push((id, at, guest)),
+                        Look::Refused(refusal) => turn_away(id, refusal, settled),
+                        Look::Later => leave(id, settled),
                     }
                 }
                 order => passed.push(Placed { id, at, order }),
             }
         }
         let senders: BTreeSet<PublicKey> =
-            guests.iter().filter_map(|(.., trigger)| self.guest(trigger)).collect();
+            guests.iter().filter_map(|(.., guest)| self.guest(&guest.trigger)).collect();
         if senders.is_empty() {
             return passed;
         }
@@ -62,18 +79,19 @@ impl Door<'_> {
                 return passed;
             }
         };
-        for (id, at, trigger) in guests {
+        for (id, at, Guest { trigger, is_sure }) in guests {
             let Some(guest) = self.guest(&trigger) else { continue };
             match over_limit(&self.app.config.senders, counters.usage(&guest)) {
                 None => {
                     counters.add(guest);
-                    passed.push(Placed { id, at, order: Order::Work(trigger) });
+                    passed.push(Placed { id, at, order: Order::Work(Box::new(trigger)) });
                 }
                 // An admin chose this one: there are not many.
                 Some(refusal) if trigger.tier > Tier::Stranger => {
-                    passed.push(Placed { id, at, order: Order::Refused(trigger, refusal) });
+                    passed.push(Placed { id, at, order: Order::Refused(Box::new(trigger), refusal) });
                 }
-                Some(refusal) => turn_away(id, refusal, settled),
+                Some(refusal) if is_sure => turn_away(id, refusal, settled),
+                Some(_) => leave(id, settled),
             }
         }
         passed
@@ -85,20 +103,31 @@ impl Door<'_> {
 
     fn known(&self) -> Known {
         let state = self.stored.state(self.app);
-        Known { is_settled: self.stored.is_settled(&state), state }
+        Known { lists: self.stored.lists(&state), state }
     }
 
     /// Whether a guest is answered at all. Where the lists were not read in full, it is only known when the run begins.
-    fn look(&self, trigger: Trigger, known: &Known) -> Result<Trigger, Refusal> {
-        let Some(sender) = trigger.sender() else { return Ok(trigger) };
-        let Heed { tier, refusal } =
-            verdict(&self.app.config.senders, &known.state, sender, Usage::default());
-        match refusal {
-            Some(refusal) if known.is_settled || !refusal.is_by_absence() => Err(refusal),
-            Some(_) => Ok(trigger),
-            None if tier == Tier::Stranger && self.is_before_start(&trigger) => Err(Refusal::BeforeStart),
-            None => Ok(trigger.of_tier(tier)),
+    fn look(&self, trigger: Trigger, known: &Known) -> Look {
+        let Some(sender) = trigger.sender() else { return Look::Passes(Guest { trigger, is_sure: true }) };
+        let senders = &self.app.config.senders;
+        let tier = match judge(senders, &known.state, known.lists, sender, Usage::default()) {
+            Ok(heed) => match heed.refusal {
+                Some(refusal) => return Look::Refused(refusal),
+                None => heed.tier,
+            },
+            Err(heed) => heed.tier,
+        };
+        let is_sure = known.lists.tell_tier(tier);
+        if tier == Tier::Stranger && self.is_before_start(&trigger) {
+            if is_sure {
+                return Look::Refused(Refusal::BeforeStart);
+            }
+            // In standby it is held, and decided after it.
+            if !self.app.config.standby {
+                return Look::Later;
+            }
         }
+        Look::Passes(Guest { trigger: trigger.of_tier(tier), is_sure })
     }
 
     /// After a standby the agent starts anew.
@@ -123,4 +152,10 @@ impl Door<'_> {
 fn turn_away(id: EventId, reason: Refusal, settled: &mut Settled) {
     tracing::info!(event.id = %id, %reason, "a message that the sweep found is not answered");
     settled.ends.insert(id, End::Dealt);
+}
+
+/// It may be a friend's: the next sweep meets it again.
+fn leave(id: EventId, settled: &mut Settled) {
+    tracing::info!(event.id = %id, "a guest's message waits: the lists that say who is answered are not all known");
+    settled.ends.insert(id, End::Left);
 }

@@ -109,20 +109,20 @@ pub(crate) async fn run(
     let was_settled = ledger.cursors.settled_at.is_some();
     ledger.settle(now, is_all);
     let learned = learn(app, &mut stored, &heard)?;
+    let mut more = Vec::new();
+    // A relay that is only written to was not asked: then a run asks for itself.
+    let is_asked = |target: &Target| asked.iter().chain(&spared).any(|inbox| inbox.target.url == target.url);
+    let has_all = load::read_targets(app, &known).iter().all(is_asked);
+    if has_all && heard.iter().any(|relay| relay.full_state.is_some()) {
+        let is_complete = heard.iter().all(|relay| relay.full_state.is_some() || is_dead(&mut ledger, relay));
+        more.push(stored.note_read(app, begun, is_complete)?);
+    }
     let door = Door { app, stored: &stored, start_at: ledger.cursors.start_at };
     let settled = settle::settle(door, &mut ledger, &heard, was_settled, deadline, open_until);
     let (settled, ()) = tokio::join!(settled, load::keep(app, learned));
 
     for relay in &heard {
         take_note(&mut ledger, relay, &settled, now);
-    }
-    let mut more = Vec::new();
-    // A relay that is only written to was not asked: then a run asks for itself.
-    let is_asked = |target: &Target| asked.iter().chain(&spared).any(|inbox| inbox.target.url == target.url);
-    let has_all = load::read_targets(app, &known).iter().all(is_asked);
-    if has_all && heard.iter().any(|relay| relay.full_state.is_some()) {
-        let is_complete = spared.is_empty() && heard.iter().all(|relay| relay.full_state.is_some());
-        more.push(load::state_read(app, begun, is_complete)?);
     }
     let start_at = ledger.cursors.start_at;
     let is_dealt_with = settled.failure.is_none() && settled.ends.values().all(|end| *end != End::Open);
@@ -170,6 +170,11 @@ fn facts(app: &App, ledger: &mut Ledger, stored: &Stored, heard: &[Heard], settl
     }
     ledger.cursors.greets &= !is_greeting;
     facts
+}
+
+/// Whether a relay has now failed so often that guests wait for its lists no longer.
+fn is_dead(ledger: &mut Ledger, relay: &Heard) -> bool {
+    relay.failure.is_some() && ledger.notes(&relay.url).failures.saturating_add(1) >= MAX_FAILURES
 }
 
 /// What is new of the agent's state, verified; to be kept.

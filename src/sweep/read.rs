@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::ledger::Ledger;
 use super::plan::{Ask, Disordered, End, Found, Page, Paging, Stream, Sweep};
 use crate::app::App;
+use crate::inbox;
 use crate::kinds;
 use crate::load;
 use crate::publish::own_list;
@@ -139,7 +140,8 @@ pub(crate) async fn read_all(
     inboxes: &[Inbox],
     until: Instant,
 ) -> Vec<Heard> {
-    let now = app.clock.now().as_secs();
+    let begun = app.clock.now();
+    let now = begun.as_secs();
     let plans: Vec<(&Inbox, Sweep, Questions)> = inboxes
         .iter()
         .map(|inbox| {
@@ -153,7 +155,7 @@ pub(crate) async fn read_all(
         .collect();
     let ledger = &*ledger;
     let reads = plans.into_iter().map(async |(inbox, sweep, questions)| {
-        read_one(app, &inbox.target, sweep, questions, ledger, until).await
+        read_one(app, &inbox.target, sweep, questions, ledger, begun, until).await
     });
     join_all(reads).await
 }
@@ -182,6 +184,7 @@ async fn read_one(
     sweep: Sweep,
     questions: Questions,
     ledger: &Ledger,
+    now: Timestamp,
     until: Instant,
 ) -> Heard {
     let agent = app.agent();
@@ -198,7 +201,7 @@ async fn read_one(
         let is_beside = !state_asked && !paging.is_alone();
         state_asked |= is_beside;
         let mut filters = if is_beside { questions.filters.clone() } else { Vec::new() };
-        filters.extend(paging.asks().iter().map(|ask| filter(ask, agent)));
+        filters.extend(paging.asks().iter().map(|ask| filter(ask, agent, now)));
         let page = app.relays.page(target, &filters, until).await;
         pages += 1;
         let FetchReport { outcome, skipped, unread, .. } = page.report;
@@ -316,12 +319,13 @@ fn stream(kind: Kind, author: PublicKey, agent: PublicKey) -> Option<Stream> {
     }
 }
 
-fn filter(ask: &Ask, agent: PublicKey) -> Filter {
+/// What is dated ahead is not asked for before its time comes: the window still reaches it then.
+fn filter(ask: &Ask, agent: PublicKey, now: Timestamp) -> Filter {
+    let kind = if ask.stream == Stream::Wraps { kinds::GIFT_WRAP } else { kinds::DM_NIP04 };
     let filter = match ask.stream {
-        Stream::Wraps => Filter::new().kind(kinds::GIFT_WRAP).pubkey(agent),
-        Stream::Dms => Filter::new().kind(kinds::DM_NIP04).pubkey(agent),
-        Stream::Sent => Filter::new().kind(kinds::DM_NIP04).author(agent),
+        Stream::Wraps | Stream::Dms => Filter::new().kind(kind).pubkey(agent),
+        Stream::Sent => Filter::new().kind(kind).author(agent),
     };
-    let filter = filter.since(Timestamp::from(ask.since)).limit(ask.limit);
-    ask.until.map_or(filter.clone(), |until| filter.until(Timestamp::from(until)))
+    let until = ask.until.map_or_else(|| inbox::latest(kind, now), Timestamp::from);
+    filter.since(Timestamp::from(ask.since)).until(until).limit(ask.limit)
 }

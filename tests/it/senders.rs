@@ -2,6 +2,7 @@
 
 mod flood;
 mod limits;
+mod unsettled;
 
 use std::time::Duration;
 
@@ -293,11 +294,27 @@ async fn a_friend_whose_list_no_relay_told_yet_is_not_given_up_at_once() {
         let error = agent.try_deliver(std::slice::from_ref(dm)).await.unwrap_err();
         assert!(error.to_string().contains("could not be read from all relays"), "{error}");
     }
-    agent.publish([listing(&admin(), 3, [&friend()])]).await;
+    agent.publish([listing(&admin(), 3, [&friend()]), listing(&admin(), 10000, [])]).await;
     agent.clock.forward(Duration::from_secs(120));
-    // The list is known now, and the stranger is not in it.
+    // The lists are known now, and the stranger is in none.
     assert_eq!(outcomes(&agent.deliver(&dms).await), ["replied", "rejected"]);
     assert_eq!((replies_to(&agent, &friend()).await.len(), agent.model.calls()), (1, 1));
+}
+
+#[tokio::test]
+async fn after_six_hours_a_guest_whose_lists_no_relay_told_is_judged_by_what_is_known() {
+    let mut agent = TestAgent::start().await;
+    agent.app.config.senders = SENDERS;
+    agent.app.config.relays.push(nostr::prelude::RelayUrl::parse("ws://127.0.0.1:1").unwrap());
+    let dm = nip17(&stranger(), "hello!");
+    for _ in 0..5 {
+        agent.try_deliver(std::slice::from_ref(&dm)).await.unwrap_err();
+    }
+    let record = record_of(&agent, &dm).await;
+    assert_eq!((record.attempt, record.tries(), record.counted), (5, 0, true));
+    assert_eq!(limits::counted(&agent, Some(&stranger())).await, 1);
+    agent.clock.forward(Duration::from_secs(6 * 60 * 60));
+    assert_eq!(outcomes(&agent.deliver(&[dm]).await), ["rejected"]);
 }
 
 #[tokio::test]

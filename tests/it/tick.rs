@@ -214,9 +214,16 @@ async fn a_message_that_is_dated_ahead_waits_for_its_time() {
     let now = harbour.now();
     harbour.sea.post(&wrap_at(&secret(2), "a wrap ahead", now + 3600, now - 3600));
     harbour.sea.post(&nip04_at(&secret(2), &agent_key(), "a kind 4 ahead", now + 3600));
+    let next_year = now + 365 * 24 * 3600;
+    harbour.sea.post(&nip04_at(&secret(3), &agent_key(), "a stranger's", next_year));
+    let mut shown = Vec::new();
     for _ in 0..2 {
-        assert_eq!(outcomes(&harbour.tick().await), [""; 0]);
+        let answer = harbour.tick().await;
+        assert_eq!(outcomes(&answer), [""; 0]);
+        shown.push(answer["sweep"]["relays"][0]["events"].as_u64().unwrap());
     }
+    // What no sweep can deal with yet is not read again and again.
+    assert_eq!(shown, [1, 1]);
     harbour.clock.forward(Duration::from_secs(3600 - 800));
     let answer = harbour.tick().await;
     assert_eq!(outcomes(&answer), ["replied", "replied"], "{answer}");
