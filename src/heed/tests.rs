@@ -170,6 +170,59 @@ fn limits_hold_from_their_number_on_and_never_for_an_admin() {
     assert_eq!(over_limit(&none, Usage::default()), Some(Refusal::GuestHour));
 }
 
+#[test]
+fn what_a_list_that_is_not_known_could_change_is_not_decided_but_for_limits() {
+    let sure = || vec![contacts(ADMIN, &[FRIEND]), mutes(ADMIN, &[STRANGER])];
+    let desk = || skill_for(AGENT, "stranger", "true");
+    let (none, over) = (Usage::default(), Usage { guests_hour: 60, ..Usage::default() });
+    let lists = |contacts, mutes, skills| Lists { contacts, mutes, skills };
+    let cases = [
+        ("an admin", vec![], Tier::Wot, lists(false, false, false), ADMIN, none),
+        ("a friend", sure(), Tier::Wot, lists(false, false, false), FRIEND, none),
+        ("a friend", sure(), Tier::Wot, lists(false, true, false), FRIEND, none),
+        ("a friend over a limit", sure(), Tier::Wot, lists(false, false, false), FRIEND, over),
+        ("a stranger, wot", vec![], Tier::Wot, lists(false, true, true), STRANGER, none),
+        ("a stranger, wot", vec![], Tier::Wot, lists(true, false, false), STRANGER, none),
+        ("a stranger over a limit, wot", vec![], Tier::Wot, lists(false, true, true), STRANGER, over),
+        ("a stranger, all", vec![], Tier::Stranger, lists(true, true, false), STRANGER, none),
+        ("a stranger, all", vec![], Tier::Stranger, lists(true, true, true), STRANGER, none),
+        ("a stranger with a skill, all", desk(), Tier::Stranger, lists(false, true, true), STRANGER, none),
+        ("a stranger with a skill, all", desk(), Tier::Stranger, lists(true, false, true), STRANGER, none),
+        ("a stranger with a skill, all", desk(), Tier::Stranger, lists(true, true, true), STRANGER, none),
+        ("a muted stranger, all", sure(), Tier::Stranger, lists(false, false, false), STRANGER, none),
+        ("a stranger, by default", vec![], Tier::Admin, lists(false, false, false), STRANGER, none),
+    ];
+    let table: Vec<String> = cases
+        .into_iter()
+        .map(|(name, events, lowest, lists, sender, usage)| {
+            let key = keys(sender).public_key();
+            let said = match judge(&senders(lowest), &state(events), lists, key, usage) {
+                Ok(heed) => told(heed),
+                Err(heed) => format!("not decided, for now {}", told(heed)),
+            };
+            let known = [("contacts", lists.contacts), ("mutes", lists.mutes), ("skills", lists.skills)];
+            let known: Vec<&str> = known.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
+            format!("{name} ({}) -> {said}", known.join(" "))
+        })
+        .collect();
+    insta::assert_snapshot!(table.join("\n"), @r"
+    an admin () -> admin: is answered
+    a friend () -> not decided, for now wot: is answered
+    a friend (mutes) -> wot: is answered
+    a friend over a limit () -> wot: all guests together have had their answers of the hour (DIDACTYL_GUESTS_PER_HOUR)
+    a stranger, wot (mutes skills) -> not decided, for now stranger: the agent does not heed a sender of tier stranger
+    a stranger, wot (contacts) -> stranger: the agent does not heed a sender of tier stranger
+    a stranger over a limit, wot (mutes skills) -> stranger: all guests together have had their answers of the hour (DIDACTYL_GUESTS_PER_HOUR)
+    a stranger, all (contacts mutes) -> not decided, for now stranger: no adopted skill names strangers in its dm trigger
+    a stranger, all (contacts mutes skills) -> stranger: no adopted skill names strangers in its dm trigger
+    a stranger with a skill, all (mutes skills) -> not decided, for now stranger: is answered
+    a stranger with a skill, all (contacts skills) -> not decided, for now stranger: is answered
+    a stranger with a skill, all (contacts mutes skills) -> stranger: is answered
+    a muted stranger, all () -> stranger: an admin has muted the sender
+    a stranger, by default () -> stranger: the agent does not heed a sender of tier stranger
+    ");
+}
+
 /// Lists, profiles and skills of anybody, in any order.
 fn any_event() -> impl Strategy<Value = Event> {
     let people = proptest::collection::vec(1_u8..8, 0..6);
