@@ -88,6 +88,17 @@ impl Counters {
         }
     }
 
+    /// With what was counted here alone since `earlier` was read: of each hour of this day the larger number, since the
+    /// store may show some of it by now.
+    pub(crate) fn with(mut self, earlier: &Self) -> Self {
+        let day = self.hour / HOURS_PER_DAY;
+        self.all.raise(&earlier.all, day);
+        for (guest, counter) in &earlier.guests {
+            self.guests.entry(*guest).or_default().raise(counter, day);
+        }
+        self
+    }
+
     /// Counts one more message, here alone.
     pub(crate) fn add(&mut self, guest: PublicKey) {
         for counter in [&mut self.all, self.guests.entry(guest).or_default()] {
@@ -118,6 +129,13 @@ impl Counter {
         let Some(row) = row else { return Ok(Self::default()) };
         let CounterRow { hours, .. } = read_clear(&row)?;
         Ok(Self { expect: Expect::Version(row.version), hours })
+    }
+
+    fn raise(&mut self, earlier: &Self, day: u64) {
+        for (hour, count) in earlier.hours.iter().filter(|(hour, _)| **hour / HOURS_PER_DAY == day) {
+            let known = self.hours.entry(*hour).or_default();
+            *known = (*known).max(*count);
+        }
     }
 
     fn of_hour(&self, hour: u64) -> u32 {

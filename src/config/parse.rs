@@ -165,7 +165,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<ApiToken>, String> {
         .collect()
 }
 
-/// A token that is shown to an agent, as its own [`tokens`] would take it. No secret key of Nostr's is one.
+/// A token that is shown to an agent, as its own `tokens` would take it. No secret key of Nostr's is one.
 pub fn shown_token(text: &str) -> Result<&str, String> {
     if text.starts_with("nsec1") {
         return Err("is a secret key, which must not be shown to anybody: give a token".to_owned());

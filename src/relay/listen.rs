@@ -16,6 +16,10 @@ const FIRST_DELAY: Duration = Duration::from_secs(1);
 /// and never longer than this. One that lasted so long was in order.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
+/// For how much of what a relay has already a subscription asks: so little that the largest frames stay within
+/// [`Limits::max_stored_bytes`], else whoever fills a relay with large events would keep everybody from hearing it.
+pub const MAX_STORED: usize = 30;
+
 /// What a subscription tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
@@ -66,7 +70,7 @@ pub(crate) struct Subscription<'a> {
     filters: &'a [Filter],
     ear: &'a Ear,
     until: Instant,
-    /// Events that it handed on or passed over; a use of a connection has room for so many.
+    /// Events that it handed on or passed over, stored and live ones each for themselves: there is room for so many.
     events: usize,
     limits: &'a Limits,
     /// Of the current subscription: whether it showed anything, and whether its stored events are over.
@@ -82,6 +86,7 @@ impl<'a> Subscription<'a> {
 
     async fn open(&mut self, connection: &mut Connection) -> Result<SubscriptionId, RelayError> {
         (self.shown, self.stored_told) = (false, false);
+        self.allow(connection, self.limits.max_stored_bytes);
         let id = connection.new_subscription();
         connection.send(&ClientMessage::req(id.clone(), self.filters.to_vec()), self.until).await?;
         Ok(id)
@@ -140,6 +145,12 @@ impl<'a> Subscription<'a> {
         }
     }
 
+    /// What was received counts no longer; of what follows, so many bytes may come.
+    fn allow(&mut self, connection: &mut Connection, max_bytes: usize) {
+        self.events = 0;
+        connection.allow(max_bytes);
+    }
+
     fn make_room(&mut self) -> Result<(), RelayError> {
         self.events = self.events.saturating_add(1);
         let max = self.limits.max_events;
@@ -149,6 +160,11 @@ impl<'a> Subscription<'a> {
             Err(RelayError::Cut(format!("it sent more than {max} events")))
         }
     }
+}
+
+/// Closes a subscription; a connection that breaks now is found out at its next use.
+async fn unsubscribe(connection: &mut Connection, id: SubscriptionId) {
+    let _ = connection.send(&ClientMessage::close(id), Instant::now() + FIRST_DELAY).await;
 }
 
 /// Why a relay ended a subscription.
@@ -173,7 +189,10 @@ impl Exchange for Subscription<'_> {
                 }
                 Frame::TooLarge { .. } | Frame::Malformed(_) | Frame::Unreadable => self.make_room()?,
                 Frame::Eose(subscription) if subscription == id.as_str() => {
-                    self.stored_told = true;
+                    if !self.stored_told {
+                        self.stored_told = true;
+                        self.allow(connection, self.limits.max_bytes);
+                    }
                     if !self.tell(connection, Heard::EndOfStored).await {
                         break;
                     }
@@ -186,8 +205,15 @@ impl Exchange for Subscription<'_> {
                     connection.authenticate(&reason, self.until).await?;
                     id = self.open(connection).await?;
                 }
-                Frame::Notice(words) if says_too_much(&words) => return Err(RelayError::RateLimited(words)),
-                Frame::Notice(words) if says_bad_request(&words) => return Err(RelayError::Rejected(words)),
+                // A notice names no subscription: this one may live on.
+                Frame::Notice(words) if says_too_much(&words) => {
+                    unsubscribe(connection, id).await;
+                    return Err(RelayError::RateLimited(words));
+                }
+                Frame::Notice(words) if says_bad_request(&words) => {
+                    unsubscribe(connection, id).await;
+                    return Err(RelayError::Rejected(words));
+                }
                 Frame::Eose(_)
                 | Frame::Closed { .. }
                 | Frame::Ok { .. }
@@ -198,8 +224,19 @@ impl Exchange for Subscription<'_> {
                 id = self.uncover(connection, id).await?;
             }
         }
-        // One that breaks now is found out at its next use.
-        let _ = connection.send(&ClientMessage::close(id), Instant::now() + FIRST_DELAY).await;
+        unsubscribe(connection, id).await;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_of_the_stored_events_is_never_too_much() {
+        let limits = Limits::default();
+        assert!(MAX_STORED * limits.max_frame_bytes < limits.max_stored_bytes);
+        assert!(MAX_STORED < limits.max_events);
     }
 }

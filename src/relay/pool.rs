@@ -34,8 +34,10 @@ pub struct Limits {
     pub max_events: usize,
     /// The same in one page, which may hold what several filters ask for.
     pub max_page_events: usize,
-    /// The most bytes in one read.
+    /// The most bytes in one read, and of the live events of one subscription.
     pub max_bytes: usize,
+    /// The most bytes before a subscription's live events. More, since relays may ignore `limit`; nothing of it is kept.
+    pub max_stored_bytes: usize,
     /// For name, TCP, TLS and WebSocket together.
     pub connect_timeout: Duration,
     /// For a read, connecting included.
@@ -57,6 +59,7 @@ impl Default for Limits {
             max_events: 1000,
             max_page_events: 2500,
             max_bytes: 8 * 1024 * 1024,
+            max_stored_bytes: 32 * 1024 * 1024,
             connect_timeout: Duration::from_secs(5),
             fetch_timeout: Duration::from_secs(10),
             publish_timeout: Duration::from_secs(6),
@@ -144,7 +147,7 @@ impl Pool {
                 | RelayError::Cut(_),
             ) => false,
         };
-        if in_order {
+        if in_order && !connection.is_unanswered() {
             self.idle().insert(connection.target().clone(), connection);
         }
     }

@@ -40,10 +40,13 @@ pub(crate) struct Connection {
     socket: Socket,
     challenge: Option<String>,
     login: Login,
+    /// Whether a challenge, or the answer to our `AUTH`, did not come in time.
+    unanswered: bool,
     backlog: VecDeque<Frame>,
-    /// Of the current use: frames and bytes received, and whether one of the frames was an answer.
+    /// Of the current use: frames and bytes received, how many may be, and whether one of the frames was an answer.
     frames: usize,
     bytes: usize,
+    max_bytes: usize,
     answered: bool,
     subscriptions: u64,
     heard_at: Instant,
@@ -59,15 +62,18 @@ enum Login {
 impl Connection {
     /// A connection over a socket whose handshake is done.
     pub(crate) fn new(dialer: Arc<Dialer>, target: Target, socket: Socket) -> Self {
+        let max_bytes = dialer.limits().max_bytes;
         Self {
             dialer,
             target,
             socket,
             challenge: None,
             login: Login::Untried,
+            unanswered: false,
             backlog: VecDeque::new(),
             frames: 0,
             bytes: 0,
+            max_bytes,
             answered: false,
             subscriptions: 0,
             heard_at: Instant::now(),
@@ -83,9 +89,14 @@ impl Connection {
     pub(crate) fn renew(&mut self) {
         self.backlog.clear();
         self.frames = 0;
-        self.bytes = 0;
+        self.allow(self.dialer.limits().max_bytes);
         self.answered = false;
         self.heard_at = Instant::now();
+    }
+
+    /// From here on so many bytes may come.
+    pub(crate) fn allow(&mut self, max_bytes: usize) {
+        (self.bytes, self.max_bytes) = (0, max_bytes);
     }
 
     /// When the relay last said anything.
@@ -172,7 +183,7 @@ impl Connection {
     fn charge(&mut self, bytes: usize) -> Result<(), RelayError> {
         self.frames = self.frames.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes.max(MIN_FRAME_BYTES));
-        let max = self.dialer.limits().max_bytes;
+        let max = self.max_bytes;
         if self.bytes > max {
             return Err(RelayError::Cut(format!("it sent more than {max} bytes")));
         }
@@ -216,6 +227,11 @@ impl Connection {
         self.challenge.is_some() && !self.is_authenticated()
     }
 
+    /// Whether it could not authenticate for no more than a lack of time: another connection may.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.unanswered
+    }
+
     /// Whether our `AUTH` was taken.
     pub(crate) fn is_authenticated(&self) -> bool {
         matches!(self.login, Login::Done)
@@ -252,7 +268,8 @@ impl Connection {
             if let Some(challenge) = &self.challenge {
                 break challenge.clone();
             }
-            let frame = self.receive(until).await.map_err(|error| untimely(error, "it sent no challenge"))?;
+            let frame =
+                self.receive(until).await.map_err(|error| self.untimely(error, "it sent no challenge"))?;
             self.set_aside(frame);
         };
         // Relays compare the tag with their own name for themselves, some of them letter by letter.
@@ -264,7 +281,7 @@ impl Connection {
         let ours = event.id;
         self.send(&ClientMessage::auth(event), until).await?;
         loop {
-            match self.receive(until).await.map_err(|error| untimely(error, "it did not answer ours"))? {
+            match self.receive(until).await.map_err(|error| self.untimely(error, "it did not answer ours"))? {
                 Frame::Ok { id, accepted: true, .. } if id == ours => return Ok(()),
                 Frame::Ok { id, reason, .. } if id == ours => {
                     return Err(RelayError::Auth(format!("ours was refused ({reason})")));
@@ -281,16 +298,20 @@ impl Connection {
         }
     }
 
+    /// Names what did not come in time; other errors stay.
+    fn untimely(&mut self, error: RelayError, what: &str) -> RelayError {
+        if error != RelayError::Timeout {
+            return error;
+        }
+        self.unanswered = true;
+        RelayError::Auth(what.to_owned())
+    }
+
     /// Says goodbye, and does not wait for the answer.
     pub(crate) async fn close(mut self) {
         // The relay may be gone; there is nothing left to tell anybody.
         let _ = self.socket.close(None).await;
     }
-}
-
-/// Names what did not come in time; other errors stay.
-fn untimely(error: RelayError, what: &str) -> RelayError {
-    if error == RelayError::Timeout { RelayError::Auth(what.to_owned()) } else { error }
 }
 
 #[cfg(test)]

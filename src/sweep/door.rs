@@ -114,7 +114,7 @@ impl<'a> Door<'a> {
         passed
     }
 
-    fn guest(&self, trigger: &Trigger) -> Option<PublicKey> {
+    pub(super) fn guest(&self, trigger: &Trigger) -> Option<PublicKey> {
         guests::guest(self.app, trigger)
     }
 
@@ -152,16 +152,11 @@ impl<'a> Door<'a> {
         self.app.config.standby || trigger.created_at().as_secs() < self.start_at
     }
 
-    /// What these guests have had, with what this tick found already.
-    async fn counters(&self, senders: BTreeSet<PublicKey>, settled: &Settled) -> Result<Counters, Error> {
+    /// What these guests have had, with what this tick found already: the store counts it only when its runs begin.
+    async fn counters(&self, senders: BTreeSet<PublicKey>, settled: &mut Settled) -> Result<Counters, Error> {
         let senders: Vec<PublicKey> = senders.into_iter().collect();
-        let mut counters = guests::counters(self.app, &senders).await?;
-        settled
-            .triggers
-            .iter()
-            .filter_map(|trigger| self.guest(trigger))
-            .for_each(|guest| counters.add(guest));
-        Ok(counters)
+        settled.counters = guests::counters(self.app, &senders).await?.with(&settled.counters);
+        Ok(settled.counters.clone())
     }
 }
 

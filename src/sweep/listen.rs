@@ -21,25 +21,21 @@ use tokio::time::Instant;
 
 use super::door::Door;
 use super::ledger::Known;
+use super::plan::FAR_REACH_SECS;
 use super::read::Inbox;
 use super::settle::{self, End};
 use crate::app::App;
 use crate::clock::Deadline;
+use crate::guests::Counters;
 use crate::handler::{self, CONVERSATIONS_AT_ONCE};
 use crate::load::Stored;
 use crate::outcome::Worked;
 use crate::relay::RelayError;
-use crate::relay::listen::{Ear, Heard, listen};
+use crate::relay::listen::{Ear, Heard, MAX_STORED, listen};
 use crate::trigger::Trigger;
 
 /// How long a run must still have when it begins with what was heard last.
 const RUN_TIME: Duration = Duration::from_secs(30);
-
-/// A relay shows a live event only where it matches `since`, and wraps are dated up to two days early.
-const LOOK_BACK_SECS: u64 = 49 * 60 * 60;
-
-/// How much a relay tells of what it has already: what came while the sweep read it is among the newest.
-const MAX_STORED: usize = 100;
 
 /// How many events, and how many messages to be worked, wait for their turn. Then the sockets wait.
 const MAX_WAITING: usize = 64;
@@ -55,6 +51,8 @@ pub(crate) struct Ears {
     pub(super) met: HashSet<EventId>,
     /// The agent's state.
     pub(super) stored: Stored,
+    /// What guests have had, with what the sweep stored of theirs.
+    pub(super) counters: Counters,
     /// When this agent first swept.
     pub(super) start_at: u64,
 }
@@ -108,7 +106,8 @@ async fn subscribe_all(app: &App, inboxes: &[Inbox], ear: &Ear, until: Instant) 
     let agent = app.agent();
     join_all(inboxes.iter().map(async |inbox| {
         let filters = || {
-            let since = app.clock.now() - Duration::from_secs(LOOK_BACK_SECS);
+            // A relay shows a live event only where it matches `since`, and wraps are dated up to two days early.
+            let since = app.clock.now() - Duration::from_secs(FAR_REACH_SECS);
             vec![filter(inbox, agent, since)]
         };
         listen(app.relays.as_ref(), &inbox.target, filters, ear, until).await;
@@ -128,7 +127,7 @@ async fn deal_with_all(
     begin: Sender<Trigger>,
     deadline: Deadline,
 ) -> Report {
-    let (mut report, mut met) = (Report::default(), ears.met);
+    let (mut report, mut met, mut counters) = (Report::default(), ears.met, ears.counters);
     let door = Door { app, stored: &ears.stored, start_at: ears.start_at };
     let mut said = Vec::new();
     while heard.recv_many(&mut said, MAX_WAITING).await > 0 {
@@ -142,7 +141,8 @@ async fn deal_with_all(
                 Heard::MayWithhold(error) | Heard::Broken(error) => report.failed(&relay, &error),
             }
         }
-        let settled = settle::heard(door, &new, deadline).await;
+        let settled = settle::heard(door, &new, counters, deadline).await;
+        counters = settled.counters;
         // A forged event does not hide the real one that bears its id.
         met.extend(settled.ends.iter().filter(|(_, end)| **end == End::Dealt).map(|(id, _)| *id));
         report.events += settled.ends.len();
@@ -163,7 +163,7 @@ impl Report {
     }
 }
 
-/// Works what is to be worked: conversations side by side, and the messages of one after another.
+/// Works what is to be worked: conversations side by side, and of those that it heard the messages of one after another.
 async fn work_all(app: &App, mut work: Receiver<Trigger>, deadline: Deadline) -> Vec<Worked> {
     let mut results = Vec::new();
     // The conversations that are being worked, each with what waits in it.

@@ -138,16 +138,16 @@ pub(crate) async fn run(
         ledger.save(app, inboxes, more).await
     }
     .await;
+    let Settled { triggers, counters, kept, quarantined, failure, .. } = settled;
     let met = heard.iter().flat_map(|relay| relay.messages.iter().map(|event| event.id)).collect();
     let (ears, unsaved) = match saved {
-        Ok(known) => (Some(Ears { inboxes: asked, known, met, stored, start_at }), None),
+        Ok(known) => (Some(Ears { inboxes: asked, known, met, stored, counters, start_at }), None),
         Err(error) => (None, Some(error)),
     };
 
     let spared = spared.iter().map(|inbox| {
         Told::not_asked(&inbox.target.url, "it failed five times in a row: it is asked every tenth time")
     });
-    let Settled { triggers, kept, quarantined, failure, .. } = settled;
     let relays = heard.into_iter().map(|relay| relay.told).chain(spared).collect();
     let report = Report { relays, work: triggers.len(), kept, quarantined };
     Ok(Found { triggers, report, ears, settled_start, failure: failure.or(unsaved) })

@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::clock::Deadline;
 use crate::dm::Opened;
 use crate::error::Error;
+use crate::guests::Counters;
 use crate::handler::{due_if_not_begun, keep_message};
 use crate::heed::Refusal;
 use crate::history::{self, StoredMessage};
@@ -73,6 +74,8 @@ pub(crate) struct Settled {
     pub(crate) ends: HashMap<EventId, End>,
     /// The work among them that is stored and that nobody has begun.
     pub(crate) triggers: Vec<Trigger>,
+    /// What guests have had, with that work.
+    pub(crate) counters: Counters,
     /// Messages that went into the history alone.
     pub(crate) kept: usize,
     /// Events that were given up: opening them ended the process.
@@ -124,11 +127,16 @@ pub(crate) async fn settle(
     settled
 }
 
-/// Deals with messages that were heard outside of a sweep. What is decided with the whole of an agent's past in view is
-/// left to the sweep.
-pub(crate) async fn heard(door: Door<'_>, events: &[(RelayUrl, Event)], deadline: Deadline) -> Settled {
+/// Deals with messages that were heard outside of a sweep; `counters` are those that came of what was dealt with before.
+/// What is decided with the whole of an agent's past in view is left to the sweep.
+pub(crate) async fn heard(
+    door: Door<'_>,
+    events: &[(RelayUrl, Event)],
+    counters: Counters,
+    deadline: Deadline,
+) -> Settled {
     let desk = Desk { app: door.app, door, deadline, until: deadline.work_until() };
-    let mut settled = Settled::default();
+    let mut settled = Settled { counters, ..Settled::default() };
     let events = events.iter().map(|(relay, event)| (relay, event));
     let orders = desk.open_all(&candidates(events), &mut settled).await;
     desk.carry_out_all(orders, false, &mut settled).await;
@@ -280,7 +288,12 @@ impl Desk<'_> {
         for (id, result) in done {
             let end = match result {
                 Ok(Done::Stored(trigger)) => {
-                    settled.triggers.extend(trigger.map(|trigger| *trigger));
+                    if let Some(trigger) = trigger {
+                        if let Some(guest) = self.door.guest(&trigger) {
+                            settled.counters.add(guest);
+                        }
+                        settled.triggers.push(*trigger);
+                    }
                     End::Dealt
                 }
                 Ok(Done::Kept) => {

@@ -14,7 +14,7 @@ use didactyl::relay::RelayError;
 use didactyl::relay::listen::{Heard, listen};
 use didactyl::relay::pool::{Limits, Pool};
 use didactyl::tick;
-use nostr::prelude::{Event, Filter, Kind, RelayUrl};
+use nostr::prelude::{Event, EventBuilder, Filter, FinalizeEvent, Kind, RelayUrl, Tag};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
@@ -25,7 +25,7 @@ use crate::faults::MemoryQueue;
 use crate::sea::{Harbour, Manner, tick as silent_tick, wrap_at};
 
 /// A tick that listens until `scene` is over.
-async fn listening(app: &App, scene: impl Future<Output = ()>) -> Value {
+pub async fn listening(app: &App, scene: impl Future<Output = ()>) -> Value {
     let until = Some(Instant::now() + BUDGET);
     // The scene ends in time, or the test fails by what it finds.
     let scene = async { timeout(BUDGET / 2, scene).await.unwrap_or_default() };
@@ -379,6 +379,55 @@ async fn a_subscription_hands_on_only_what_it_asked_for_and_is_cut_off_by_a_floo
     let told = told(&Pool::new(secret(1), limits), &relay, |all| all.len() == 2).await;
     assert_eq!(events(&told), 1);
     assert!(matches!(&told[1], Heard::Broken(RelayError::Cut(_))), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_relay_full_of_large_events_that_ignores_the_limit_is_heard() {
+    didactyl::install_crypto_provider();
+    let dm = nip17(&secret(2), "behind them");
+    let live = dm.clone();
+    let relay = FakeRelay::start(move |mut peer| {
+        let live = live.clone();
+        async move {
+            let junk =
+                EventBuilder::new(Kind::from(1059), "x".repeat(64_000)).tag(Tag::public_key(agent_key()));
+            let junk = junk.finalize(&secret(3)).unwrap();
+            let req = peer.hear_kind("REQ").await?;
+            for _ in 0..200 {
+                peer.say(json!(["EVENT", req[1], junk])).await?;
+            }
+            peer.say(json!(["EOSE", req[1]])).await?;
+            peer.say(json!(["EVENT", req[1], live])).await?;
+            peer.hear_out().await
+        }
+    })
+    .await;
+    let pool = Pool::without_key(Limits::default());
+    let is_over = |heard: &Heard| matches!(heard, Heard::Broken(_));
+    let told = told(&pool, &relay, |all| all.len() == 202 || all.iter().any(is_over)).await;
+    assert_eq!(told.last(), Some(&Heard::Event(Box::new(dm))));
+}
+
+#[tokio::test]
+async fn a_subscription_that_a_notice_ends_is_closed_before_another_one_is_opened() {
+    didactyl::install_crypto_provider();
+    let dm = nip17(&secret(2), "hello");
+    let relay = FakeRelay::start(move |mut peer| {
+        let dm = dm.clone();
+        async move {
+            let first = peer.hear_kind("REQ").await?;
+            peer.say(json!(["NOTICE", "ERROR: too many concurrent REQs"])).await?;
+            if peer.hear().await? != json!(["CLOSE", first[1]]) {
+                return None;
+            }
+            let second = peer.hear_kind("REQ").await?;
+            peer.say(json!(["EVENT", second[1], dm])).await?;
+            peer.hear_out().await
+        }
+    })
+    .await;
+    let told = told(&Pool::new(secret(1), Limits::default()), &relay, |all| all.len() == 2).await;
+    assert!(matches!(told[..], [Heard::Broken(RelayError::RateLimited(_)), Heard::Event(_)]), "{told:?}");
 }
 
 #[tokio::test]

@@ -237,7 +237,7 @@ impl Relays for Sea {
         Page { events: outcome.unwrap_or_default(), unopened: Vec::new(), report }
     }
 
-    /// Events come once; as new ones only those that were posted.
+    /// Of what is there as many as are asked for; as new ones only those that were posted. Each comes once.
     async fn subscribe(
         &self,
         target: &Target,
@@ -245,19 +245,27 @@ impl Relays for Sea {
         ear: &Ear,
         until: Instant,
     ) -> Result<(), RelayError> {
-        let (mut posted, filters) = (self.posted.subscribe(), unlimited(filters));
-        let mut told = BTreeSet::new();
+        let tell = async |event| {
+            let _ = ear.send((target.url.clone(), Heard::Event(Box::new(event)))).await;
+        };
+        let (mut posted, all) = (self.posted.subscribe(), unlimited(filters));
         self.listeners.send_modify(|count| *count += 1);
-        loop {
-            for event in self.answer(&target.url, &filters)? {
-                if told.insert(event.id) {
-                    let _ = ear.send((target.url.clone(), Heard::Event(Box::new(event)))).await;
-                }
-            }
-            if ear.is_closed() || timeout_at(until, posted.changed()).await.is_err() {
-                return Ok(());
+        let stored = self.answer(&target.url, &all)?;
+        let mut known: BTreeSet<EventId> = stored.iter().map(|event| event.id).collect();
+        for filter in filters {
+            let matching = |event: &&Event| filter.match_event(event, MatchEventOptions::new());
+            for event in stored.iter().filter(matching).take(filter.limit.unwrap_or(usize::MAX)) {
+                tell(event.clone()).await;
             }
         }
+        while !ear.is_closed() && matches!(timeout_at(until, posted.changed()).await, Ok(Ok(()))) {
+            for event in self.answer(&target.url, &all)? {
+                if known.insert(event.id) {
+                    tell(event).await;
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn publish(&self, outgoing: &[Outgoing], _until: Instant) -> Vec<Vec<PublishReport>> {

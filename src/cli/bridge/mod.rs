@@ -36,16 +36,9 @@ use crate::dm;
 use crate::inbox::MAX_EVENT_BYTES;
 use crate::kinds;
 use crate::relay::RelayError;
-use crate::relay::listen::{Ear, Heard, listen};
+use crate::relay::listen::{Ear, Heard, MAX_STORED, listen};
 use crate::relay::pool::{Limits, Pool};
-
-/// A live event is shown only where it matches `since`, and wraps are dated up to two days early: so no later `since` would
-/// do, whenever a relay was heard last.
-const LOOK_BACK: Duration = Duration::from_secs(49 * 60 * 60);
-
-/// What bounds the look-back is this count. Of what came while a relay was not heard, the newest are pushed at once; what lies
-/// deeper, the sweep finds.
-const MAX_STORED: usize = 500;
+use crate::sweep::plan::FAR_REACH_SECS;
 
 /// Pushes under way at the same time: one that waits for a long run shall not hold up the others.
 const PUSHES_AT_ONCE: usize = 4;
@@ -98,7 +91,10 @@ pub(super) async fn run(
 
 async fn listen_to_all(pool: &Pool, relays: &[RelayUrl], agent: PublicKey, ear: Ear) {
     let filters = || {
-        let since = Timestamp::now() - LOOK_BACK;
+        // A live event is shown only where it matches `since`, and wraps are dated up to two days early: so no later one
+        // would do, whenever a relay was heard last. Of what came meanwhile the newest are pushed; what lies deeper, the
+        // sweep finds.
+        let since = Timestamp::now() - Duration::from_secs(FAR_REACH_SECS);
         let kinds = [kinds::DM_NIP04, kinds::GIFT_WRAP];
         vec![Filter::new().kinds(kinds).pubkey(agent).since(since).limit(MAX_STORED)]
     };
@@ -150,16 +146,19 @@ async fn carry(
         watch.take(&relay, said, &mut outbox);
     }
     let until = Instant::now() + LAST_WORDS;
-    outbox.took();
-    while let Some(batch) = outbox.pop() {
-        pushes.push(push(door, batch));
-    }
     let push_all = async {
         let mut all = true;
-        while let Some((_, result)) = pushes.next().await {
-            all &= result.is_ok();
+        loop {
+            while pushes.len() < PUSHES_AT_ONCE
+                && let Some(batch) = outbox.pop()
+            {
+                pushes.push(push(door, batch));
+            }
+            match pushes.next().await {
+                Some((_, result)) => all &= result.is_ok(),
+                None => break all,
+            }
         }
-        all
     };
     let is_all = timeout_at(until, push_all).await.unwrap_or(false);
     watch.say(if is_all { "bridge: ended" } else { "bridge: ended; what was not pushed, the sweep finds" });

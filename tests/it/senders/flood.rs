@@ -89,6 +89,35 @@ async fn of_a_flood_of_strangers_no_more_is_stored_than_may_be_worked_and_the_ad
 }
 
 #[tokio::test]
+async fn of_a_flood_that_a_listener_hears_no_more_is_stored_than_may_be_worked() {
+    let harbour = harbour("5").await;
+    harbour.clock.forward(Duration::from_secs(60));
+    let now = harbour.now();
+    let flood =
+        |count| (0..count).map(|n| wrap_at(&Keys::generate(), &format!("spam {n}"), now, now)).collect();
+    // Three lie there for the sweep, and nobody has begun their runs when the others come.
+    harbour.sea.post_all(flood(3));
+    let queue = Arc::new(MemoryQueue::default());
+    let mut app = harbour.app();
+    app.queue = Some(queue.clone());
+    // The oldest comes last.
+    let last = nip04_at(&admin(), &agent_key(), "from the admin", now - 30);
+    let last_run = run_id(&dm_trigger_id(&last.id));
+    let scene = async {
+        harbour.sea.listened_to(1).await;
+        harbour.sea.post_all(flood(300));
+        harbour.sea.post(&last);
+        while !queue.taken().iter().any(|(run, _)| *run == last_run) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let answer = crate::listen::listening(&app, scene).await;
+    assert_eq!(answer["sweep"]["work"], json!(3), "{answer}");
+    assert_eq!(answer["listen"]["heard"], json!({"events": 301, "work": 2 + 1}), "{answer}");
+    assert_eq!(queue.taken().len(), 5 + 1);
+}
+
+#[tokio::test]
 async fn a_friend_over_the_limit_is_recorded_by_the_sweep_and_its_message_stays() {
     let harbour = harbour("1").await;
     let now = harbour.now();
