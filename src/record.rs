@@ -111,12 +111,6 @@ pub struct RunRecord {
     pub steps_ms: Vec<(String, u64)>,
 }
 
-/// As serde asks for it.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
 /// One model that was asked once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
