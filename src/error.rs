@@ -8,6 +8,9 @@ pub enum Error {
     /// A retry can help: the trigger stays claimable and Lambda is told so. The text is for the log.
     #[error("{0}")]
     Transient(String),
+    /// A retry can help, and somebody comes for it: the run is stored, given back, and due. The text is for the log.
+    #[error("{0}")]
+    GivenBack(String),
     /// No retry helps. The text is for the log.
     #[error("{0}")]
     Permanent(String),
@@ -28,7 +31,13 @@ impl Error {
     /// Whether handing the same thing over again can help.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Transient(_) | Self::TakenOver | Self::NoAnswer { transient: true, .. })
+        matches!(
+            self,
+            Self::Transient(_)
+                | Self::GivenBack(_)
+                | Self::TakenOver
+                | Self::NoAnswer { transient: true, .. }
+        )
     }
 }
 

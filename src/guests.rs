@@ -261,7 +261,7 @@ async fn put_down(
 ///
 /// # Errors
 /// Why the sender is not answered.
-pub fn heeded(app: &App, trigger: Trigger, state: &AgentState) -> Result<Trigger, Refusal> {
+pub fn preview(app: &App, trigger: Trigger, state: &AgentState) -> Result<Trigger, Refusal> {
     let Some(sender) = trigger.sender() else { return Ok(trigger) };
     let Heed { tier, refusal } = verdict(&app.config.senders, state, sender, Usage::default());
     refusal.map_or_else(|| Ok(trigger.of_tier(tier)), Err)

@@ -13,7 +13,6 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
-use nostr::prelude::RelayUrl;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -108,7 +107,8 @@ pub(crate) type Placed<T> = Vec<(usize, T)>;
 
 /// What each event asks for, by its place: runs, and what is only to be noted.
 fn sort_out(app: &App, batch: &RelayEvents) -> (Placed<Trigger>, Placed<Note>) {
-    let relay = batch.relay.as_deref().and_then(|url| believed_relay(app, url));
+    // Whether it is one of ours is judged where the agent's lists are known: see `publish::route`.
+    let relay = batch.relay.as_deref().and_then(address::normalize);
     let (mut triggers, mut notes) = (Vec::new(), Vec::new());
     for (at, event) in batch.events.iter().enumerate() {
         match inbox::read(app, event.get(), relay.as_ref()) {
@@ -256,30 +256,34 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     }
 }
 
-/// A run that another worker has. Where there is a queue it comes again after that worker's lease: it may be dead.
+/// A run that another worker has, or that waits. Where there is a queue it comes again when it is free: the worker may be
+/// dead.
 async fn leave(app: &App, record: RunRecord) -> Outcome {
+    let free_at_ms = record.free_at_ms();
     let run = record.run_id;
-    let lease_ms = record.lease_until_ms.saturating_sub(app.clock.now_ms());
+    let wait = Duration::from_millis(free_at_ms.saturating_sub(app.clock.now_ms()));
     if let Some(queue) = &app.queue
-        && let Err(error) = queue.enqueue(&run, Duration::from_millis(lease_ms)).await
+        && let Err(error) = queue.enqueue(&run, wait.min(LONGEST_DELAY)).await
     {
         tracing::warn!(run.id = %run, %error, "a run that is in other hands could not be queued");
     }
     Outcome::Busy { run }
 }
 
-/// A run that could not be ended: free to be claimed at once, and handed to the queue where there is one, each time for
-/// longer. A tick takes it up where nobody else does.
+/// A run that could not be ended: it waits, each time for longer, in the queue where there is one. Whoever delivers its
+/// trigger meanwhile finds it busy. A tick takes it up where nobody else does.
 async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
     let run = claim.record.run_id.clone();
     let lease_left_ms = claim.record.lease_until_ms.saturating_sub(app.clock.now_ms());
-    let mut delay = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.attempt.saturating_sub(1)));
-    tracing::warn!(run.id = %run, attempt = claim.record.attempt, %error, "the run is given back");
-    let wait = match &app.queue {
-        Some(_) => delay.min(LONGEST_DELAY) + QUEUE_GRACE,
-        None => delay.min(LONGEST_WAIT),
+    let (longest, grace) = match &app.queue {
+        Some(_) => (LONGEST_DELAY, QUEUE_GRACE),
+        None => (LONGEST_WAIT, Duration::ZERO),
     };
-    if !claim.release(app, shown(&error), due_after(app, wait)).await {
+    let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.attempt.saturating_sub(1)));
+    let mut delay = doubled.min(longest);
+    tracing::warn!(run.id = %run, attempt = claim.record.attempt, %error, "the run is given back");
+    let (not_before, due_at) = (due_after(app, delay), due_after(app, delay + grace));
+    if !claim.release(app, shown(&error), not_before, due_at).await {
         // Whoever came before the end of the lease would find the run taken, and the queue would forget it.
         delay = delay.max(Duration::from_millis(lease_left_ms));
     }
@@ -288,9 +292,10 @@ async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
             Ok(()) => Ok(Outcome::Queued { run, reason: Some(error.to_string()) }),
             Err(refused) => {
                 tracing::warn!(run.id = %run, error = %refused, "the run could not be queued");
-                Err(error)
+                Err(Error::GivenBack(error.to_string()))
             }
         },
+        None if error.is_transient() => Err(Error::GivenBack(error.to_string())),
         _ => Err(error),
     }
 }
@@ -414,10 +419,10 @@ pub(crate) async fn keep_message(app: &App, opened: Opened) -> Worked {
     let Some(message) = history::found(app, opened) else { return Ok(Outcome::Recorded) };
     let write = message.write(app, &peer)?;
     if message.from_agent {
+        instance::suspect(app, &peer, &message).await?;
         // What this store's agent sent lies there already.
         match app.store.write(&[Write { expect: Expect::Absent, ..write }]).await {
-            Ok(()) => instance::suspect(app, &message).await?,
-            Err(StoreError::Conflict { .. }) => {}
+            Ok(()) | Err(StoreError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     } else {
@@ -434,9 +439,4 @@ async fn reject(app: &App, rejected: Rejected) -> Worked {
         record::drop_event(app, &id, created_at, &reason).await?;
     }
     Ok(Outcome::Rejected { reason })
-}
-
-/// A relay that a caller names is believed only if it is one of ours.
-fn believed_relay(app: &App, url: &str) -> Option<RelayUrl> {
-    address::normalize(url).filter(|url| app.config.relays.contains(url))
 }

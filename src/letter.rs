@@ -16,7 +16,8 @@ pub struct Letter {
     pub protocol: Protocol,
     /// The message that it answers: its `e` tag.
     pub in_reply_to: Option<EventId>,
-    /// Our inbox relay that the message which it answers came from.
+    /// Where the message which it answers came from, as whoever handed it over says: [`crate::publish::route`] believes
+    /// only our inbox relays.
     pub relay: Option<RelayUrl>,
     /// Clients order by time: it is dated after this, as far as our clock has come.
     pub not_before: Option<Timestamp>,

@@ -19,6 +19,7 @@ use crate::guests::{self, Counters};
 use crate::heed::Lists;
 use crate::history::{self, StoredMessage};
 use crate::kinds;
+use crate::notices::instance;
 use crate::publish::{distinct, own_list};
 use crate::record::{FORMAT, read_clear, to_json};
 use crate::relay::{Fetched, Target};
@@ -261,8 +262,8 @@ impl Stored {
 /// Asks the relays for what is missing or stale, and returns everything.
 ///
 /// # Errors
-/// [`Error::Transient`] where nothing was ever read and no relay answers; [`Error::Permanent`] where a row cannot be
-/// written.
+/// [`Error::Transient`] where nothing was ever read and no relay answers, and where the store is unavailable;
+/// [`Error::Permanent`] where a row cannot be written.
 pub async fn refresh(
     app: &App,
     trigger: &Trigger,
@@ -299,6 +300,9 @@ pub async fn refresh(
     let mut writes = Vec::new();
     if let Some(peer) = new_peer {
         for message in history::of_conversation(app, trigger, &peer, &stored.messages, &dms) {
+            if message.from_agent {
+                instance::suspect(app, &peer, &message).await?;
+            }
             writes.push(message.write(app, &peer)?);
             stored.messages.push(message);
         }

@@ -21,7 +21,7 @@ pub enum Outcome {
         #[serde(skip_serializing_if = "Option::is_none")]
         failure: Option<String>,
     },
-    /// Another worker is at it.
+    /// Another worker is at it, or it was given back a short while ago and waits.
     Busy {
         /// The run.
         run: String,
@@ -46,7 +46,7 @@ pub enum Outcome {
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// It could not be worked to its end; it is claimed again when it comes again.
+    /// It could not be worked to its end; it is claimed again when it comes again, or when it is due.
     Unfinished {
         /// Why.
         reason: String,
@@ -71,6 +71,16 @@ impl Outcome {
 #[must_use]
 pub fn wants_retry(worked: &Worked) -> bool {
     worked.as_ref().is_err_and(Error::is_transient)
+}
+
+/// Whether it is durable and waits for somebody else, or for a later time: who handed it over need not come again.
+#[must_use]
+pub fn is_left(worked: &Worked) -> bool {
+    matches!(
+        worked,
+        Ok(Outcome::Queued { .. } | Outcome::Busy { .. } | Outcome::Standby { .. })
+            | Err(Error::GivenBack(_))
+    )
 }
 
 /// All outcomes, errors told as [`Outcome::Unfinished`].

@@ -79,10 +79,13 @@ pub fn route(app: &App, state: &AgentState, letter: &Letter) -> Route {
             "the recipient names no inbox relay: the message goes where the one it answers came from, and to ours"
         );
     }
-    let fallback = letter.relay.iter().map(|url| Target { url: url.clone(), trust: Trust::Own });
+    // Whoever pushed the message may name any relay: only one of the agent's inbox relays is believed (design §2).
+    let lists = [state.inbox_relays(app.agent()), state.read_relays(app.agent())];
+    let mut inboxes = own.iter().cloned().chain(lists.iter().flat_map(|list| own_list(list)));
+    let fallback = letter.relay.as_ref().and_then(|url| inboxes.find(|inbox| inbox.url == *url));
     let to_peer = match letter.protocol {
         Protocol::Nip17 if !inbox.is_empty() => inbox.clone(),
-        Protocol::Nip17 => distinct(fallback.chain(own.clone())),
+        Protocol::Nip17 => distinct(fallback.into_iter().chain(own.clone())),
         Protocol::Nip04 => distinct(inbox.iter().cloned().chain(own.clone())),
     };
     Route {

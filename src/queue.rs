@@ -1,5 +1,5 @@
-//! The `Queue` port: hands a stored run to a later invocation. SQS on AWS; none on a laptop, where a run that could not
-//! be ended waits for its trigger to be delivered again.
+//! The `Queue` port: hands a stored run to a later invocation. SQS on AWS; none on a laptop, where a tick
+//! takes up the run that could not be ended, once it is due.
 
 use std::time::Duration;
 

@@ -10,8 +10,9 @@ use nostr::prelude::{EventId, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use self::due::due_rows;
-pub use self::due::{Due, due, first_due};
+pub(crate) use self::due::MAX_DUE;
+pub use self::due::{Due, due, first_due, held};
+use self::due::{due_key, due_rows};
 use crate::app::App;
 use crate::chat::Usage;
 use crate::dm::ReplyPart;
@@ -55,6 +56,10 @@ pub struct RunRecord {
     pub waits: u32,
     /// Until when the owner has it, Unix milliseconds.
     pub lease_until_ms: u64,
+    /// Nobody begins it before, Unix seconds: it was given back, and what it failed of may last. A redelivery would only use
+    /// up its attempts.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_before: u64,
     /// Where its due row lies, Unix seconds: when somebody must look at it again, if nobody ended it by then. Written and
     /// removed together with this record.
     #[serde(default)]
@@ -104,12 +109,6 @@ pub struct RunRecord {
     /// How long each step of the last attempt took, in milliseconds, in order.
     #[serde(default)]
     pub steps_ms: Vec<(String, u64)>,
-}
-
-/// As serde asks for it.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 /// One model that was asked once.
@@ -197,7 +196,7 @@ pub enum Claimed {
     Ours(Claim),
     /// Over: the outcome of the first time.
     Finished(RunRecord),
-    /// Another worker has it.
+    /// Another worker has it, or it was given back and waits.
     Busy(RunRecord),
     /// It came in standby, and is not to be worked yet.
     Held(RunRecord),
@@ -235,10 +234,10 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
         if found.held {
             return Ok(Claimed::Held(found));
         }
-        if found.lease_until_ms > app.clock.now_ms() {
+        if found.free_at_ms() > app.clock.now_ms() {
             return Ok(Claimed::Busy(found));
         }
-        (expect, due_before) = (Expect::Version(current.version), found.due_at);
+        (expect, due_before) = (Expect::Version(current.version), due_key(&found));
         record = taken_over(found, &record);
     }
     Err(Error::Transient("the run changes hands too fast".to_owned()))
@@ -262,7 +261,7 @@ pub async fn store(app: &App, trigger: &Trigger, due_at: u64) -> Result<RunRecor
 ///
 /// # Errors
 /// As [`claim`], without asking the store.
-pub fn stored(app: &App, trigger: &Trigger, due_at: u64) -> Result<Vec<Write>, Error> {
+pub fn store_writes(app: &App, trigger: &Trigger, due_at: u64) -> Result<Vec<Write>, Error> {
     Ok(storing(app, trigger, due_at)?.1)
 }
 
@@ -294,6 +293,12 @@ impl RunRecord {
         self.attempt.saturating_sub(self.waits)
     }
 
+    /// From when on somebody else may begin it, Unix milliseconds.
+    #[must_use]
+    pub fn free_at_ms(&self) -> u64 {
+        self.lease_until_ms.max(self.not_before.saturating_mul(1000))
+    }
+
     /// Notes how long a step took.
     pub fn note_step(&mut self, step: &str, took_ms: u64) {
         self.steps_ms.push((step.to_owned(), took_ms));
@@ -319,6 +324,7 @@ impl RunRecord {
             attempt: 0,
             waits: 0,
             lease_until_ms: 0,
+            not_before: 0,
             due_at: None,
             counted: false,
             held: false,
@@ -347,6 +353,7 @@ fn taken_over(found: RunRecord, ours: &RunRecord) -> RunRecord {
         fence: found.fence.saturating_add(1),
         attempt: found.attempt.saturating_add(1),
         lease_until_ms: ours.lease_until_ms,
+        not_before: 0,
         due_at: ours.due_at,
         updated_at_ms: ours.updated_at_ms,
         ..found
@@ -364,7 +371,7 @@ impl Claim {
     async fn try_save(&mut self, app: &App, record: RunRecord, more: Vec<Write>) -> Result<bool, Error> {
         let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
-        writes.extend(due_rows(&record, self.record.due_at)?);
+        writes.extend(due_rows(&record, due_key(&self.record))?);
         writes.extend(more);
         match app.store.write(&writes).await {
             Ok(()) => {}
@@ -439,10 +446,11 @@ impl Claim {
         Ok(app.store.write(&writes).await?)
     }
 
-    /// Gives the run back, so that the next worker need not wait for the lease; whether that was written. If nobody comes,
-    /// it is due at `due_at` (Unix seconds).
-    pub async fn release(mut self, app: &App, reason: &str, due_at: u64) -> bool {
-        let mut record = RunRecord { lease_until_ms: 0, due_at: Some(due_at), ..self.record.clone() };
+    /// Gives the run back, so that the next worker waits until `not_before` and not for the lease; whether that was
+    /// written. If nobody comes, it is due at `due_at` (both Unix seconds).
+    pub async fn release(mut self, app: &App, reason: &str, not_before: u64, due_at: u64) -> bool {
+        let due_at = Some(due_at);
+        let mut record = RunRecord { lease_until_ms: 0, not_before, due_at, ..self.record.clone() };
         // Of a saved reply the reason says whether it is an answer.
         if record.status == Status::Running {
             record.reason = Some(reason.to_owned());
@@ -584,6 +592,10 @@ fn is_written(writes: &[Write], row: &Row) -> bool {
             && written_version(write.expect) == row.version
             && matches!(&write.change, Change::Put { value, .. } if *value == row.value)
     })
+}
+
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 /// A value as the bytes of its row.

@@ -7,17 +7,27 @@ use nostr::prelude::Timestamp;
 
 use crate::app::App;
 use crate::error::Error;
+use crate::load;
 use crate::outcome::{Outcome, Worked};
-use crate::record::{self, Due, RunRecord, Status};
+use crate::record::{self, Due, MAX_DUE, RunRecord, Status};
+use crate::store::Row;
+use crate::sweep::door::Door;
 use crate::sweep::ledger::BEFORE_START_SECS;
 use crate::sweep::settle::has_written;
-use crate::trigger::{Source, Trigger};
+use crate::trigger::{Source, Tier, Trigger};
 
-/// Makes a trigger durable, and nothing more.
+/// Makes a trigger durable, and nothing more. Of guests' no more than a sweep would: of a flood of strangers nothing is
+/// stored.
 ///
 /// # Errors
-/// As [`record::store`].
+/// As [`record::store`] and [`load::stored`].
 pub(crate) async fn hold(app: &App, trigger: &Trigger) -> Worked {
+    if trigger.tier < Tier::Admin {
+        let stored = load::stored(app, trigger).await?;
+        if let Err(refusal) = Door::in_standby(app, &stored).judge(trigger) {
+            return Ok(Outcome::Rejected { reason: refusal.to_string() });
+        }
+    }
     let due_at = app.clock.now().as_secs();
     let record = record::store(app, trigger, due_at).await?;
     Ok(if record.status.is_final() { Outcome::of(record) } else { Outcome::Standby { run: record.run_id } })
@@ -25,7 +35,7 @@ pub(crate) async fn hold(app: &App, trigger: &Trigger) -> Worked {
 
 /// In standby: runs that were begun before it are held as well.
 pub(crate) async fn hold_due(app: &App, due: Vec<Due>) {
-    for mut due in due.into_iter().filter(|due| !due.record.held) {
+    for mut due in due {
         let record = RunRecord { held: true, ..due.record.clone() };
         if let Err(error) = due.save(app, record).await {
             tracing::warn!(run.id = %due.record.run_id, %error, "a run is not held yet");
@@ -33,24 +43,31 @@ pub(crate) async fn hold_due(app: &App, due: Vec<Due>) {
     }
 }
 
-/// After it: what is to be worked of the runs that are due. Held ones stay so until it is known when the agent started
-/// anew, which is `start_at`.
-pub(crate) async fn release(app: &App, due: Vec<Due>, start_at: Option<Timestamp>) -> Vec<Due> {
-    let mut released = Vec::new();
-    for mut due in due {
-        if !due.record.held {
-            released.push(due);
-        } else if let Some(start_at) = start_at {
-            match release_one(app, &mut due, start_at).await {
-                Ok(true) => released.push(due),
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(run.id = %due.record.run_id, %error, "a run is held for one more tick");
-                }
+/// After it, once it is known when the agent started anew, which is `start_at`: of the held runs among `rows` (those of
+/// [`record::first_due`]) what is to be worked beside the runs that are `due`. The admins' come at once, the guests' as
+/// there is room.
+///
+/// # Errors
+/// As [`record::held`].
+pub(crate) async fn release(
+    app: &App,
+    rows: &[Row],
+    start_at: Timestamp,
+    due: &mut Vec<Due>,
+) -> Result<(), Error> {
+    for mut held in record::held(app, rows).await? {
+        if held.record.tier < Tier::Admin && due.len() >= MAX_DUE {
+            break;
+        }
+        match release_one(app, &mut held, start_at).await {
+            Ok(true) => due.push(held),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(run.id = %held.record.run_id, %error, "a run is held for one more tick");
             }
         }
     }
-    released
+    Ok(())
 }
 
 /// Decides about a held run; whether it is to be worked.
@@ -75,5 +92,5 @@ async fn past(app: &App, due: &Due, start_at: Timestamp) -> Result<Option<&'stat
         return Ok(Some("it is more than six hours older than the end of the standby"));
     }
     let is_answered = has_written(app, &dm.peer, at..start, &due.record.reply_ids).await?;
-    Ok(is_answered.then_some("another instance answered it during the standby"))
+    Ok(is_answered.then_some("the agent wrote to its sender after it and before the end of the standby"))
 }

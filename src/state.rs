@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nostr::prelude::{Event, Keys, Kind, PublicKey, Timestamp};
 use serde_json::{Map, Value};
 
+use crate::context::markdown::clean;
 use crate::events::EventSet;
 use crate::kinds;
 use crate::skill::adoption::AdoptionList;
@@ -210,8 +211,9 @@ impl AgentState {
     }
 }
 
-/// A name as one short line, or nothing.
+/// A name as one short line, or nothing. What a context would not show does not count.
 fn one_line(text: &str) -> Option<String> {
+    let text = clean(text);
     let words: Vec<&str> = text.split(|c: char| c.is_whitespace() || c.is_control()).collect();
     let line: String = words
         .into_iter()
@@ -230,6 +232,12 @@ mod tests {
     use crate::skill::tests::{keys, signed};
 
     const NOW: u64 = 1_803_902_400;
+
+    #[test]
+    fn a_name_of_nothing_that_can_be_seen_is_none() {
+        assert_eq!(one_line("\u{202e}   \u{7}"), None);
+        assert_eq!(one_line(" Di\u{202e}do\n II "), Some("Dido II".to_owned()));
+    }
 
     fn build(events: Vec<Event>) -> AgentState {
         AgentState::build(&keys(1), &[keys(2).public_key()], None, events, Timestamp::from(NOW))

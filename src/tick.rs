@@ -133,8 +133,11 @@ async fn due_runs(app: &App, rows: &[Row], start_at: Option<Timestamp>) -> Resul
         standby::hold_due(app, record::due(app, rows, u64::MAX).await?).await;
         return Ok(Vec::new());
     }
-    let due = record::due(app, rows, app.clock.now().as_secs()).await?;
-    Ok(standby::release(app, due, start_at).await)
+    let mut due = record::due(app, rows, app.clock.now().as_secs()).await?;
+    if let Some(start_at) = start_at {
+        standby::release(app, rows, start_at, &mut due).await?;
+    }
+    Ok(due)
 }
 
 /// Queues what was found, what is due and what the admin is told, or works it here.

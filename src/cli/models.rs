@@ -14,7 +14,7 @@ pub(super) fn run(env: Lookup<'_>, out: &mut dyn Write) -> CliResult {
     let custom = set("DIDACTYL_MODELS").map_or(Ok(Custom::default()), |text| Custom::parse(&text));
     let custom = custom.map_err(|fault| format!("DIDACTYL_MODELS {fault}"))?;
     let chain = set("DIDACTYL_LLM").map(|text| custom.chain(&text)).transpose();
-    let chain = chain.map_err(|fault| format!("DIDACTYL_LLM: {fault}"))?;
+    let chain = chain.map_err(|fault| format!("DIDACTYL_LLM {}", fault.of_variable()))?;
     let providers = Providers::with_custom(&chain.clone().unwrap_or_default(), custom, env);
 
     match &chain {
@@ -163,5 +163,17 @@ mod tests {
         assert_eq!(listed(&[("DIDACTYL_LLM", "gpt-6-luna")]).1.unwrap(), lacks);
         let fault = listed(&[("DIDACTYL_MODELS", r#"{"keywords": {"cheap": 1}}"#)]).1.unwrap();
         assert!(fault.starts_with("DIDACTYL_MODELS keywords, entry 1: "), "{fault}");
+    }
+
+    #[test]
+    fn a_chain_that_cannot_be_read_is_told_without_its_text() {
+        for llm in ["sk-proj-SEKRIT", "nsec1SEKRIT/", "SEKRIT SEKRIT/x"] {
+            let (list, fault) = listed(&[("DIDACTYL_LLM", llm)]);
+            let fault = fault.unwrap();
+            assert!(
+                fault.starts_with("DIDACTYL_LLM has ") && !format!("{list}{fault}").contains("SEKRIT"),
+                "{fault}"
+            );
+        }
     }
 }

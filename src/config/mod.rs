@@ -15,7 +15,7 @@ use std::time::Duration;
 use nostr::prelude::{Keys, PublicKey, RelayUrl, ToBech32};
 use tracing_subscriber::EnvFilter;
 
-pub use self::parse::{public_key, relays};
+pub use self::parse::{public_key, relays, shown_token};
 use crate::aws;
 use crate::heed::Senders;
 use crate::llm::catalogue::{Chain, Custom, Providers};

@@ -8,7 +8,7 @@ use nostr::prelude::{FromBech32, FromMnemonic, Keys, Nip19Profile, PublicKey, Re
 
 use super::{ApiToken, Scope, StoreChoice};
 use crate::hash::sha256;
-use crate::llm::catalogue::{Chain, ChainError, Custom, Providers};
+use crate::llm::catalogue::{Chain, Custom, Providers};
 use crate::relay::address;
 use crate::trigger::Tier;
 
@@ -83,13 +83,7 @@ pub(super) fn llm(
     custom: Custom,
     vars: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Chain, Providers), String> {
-    let chain = custom.chain(text).map_err(|error| match error {
-        ChainError::Empty => "names no model: give provider/model",
-        // These hold the entry's text, which may be a key in the wrong place.
-        ChainError::NoProvider(_) => "has an entry without a provider: give provider/model",
-        ChainError::BadProvider(_) => "has a provider that is not made of letters, digits, - and _",
-        ChainError::BadModel(_) => "has an entry without a model, or one with spaces: give provider/model",
-    })?;
+    let chain = custom.chain(text).map_err(|error| error.of_variable())?;
     let providers = Providers::with_custom(&chain, custom, vars);
     if providers.first_usable(&chain).is_err() {
         let lacks = chain.entries().iter().enumerate().map(|(i, id)| {
@@ -169,6 +163,14 @@ pub(super) fn tokens(text: &str) -> Result<Vec<ApiToken>, String> {
         .enumerate()
         .map(|(i, entry)| token(entry).map_err(|fault| format!("entry {} {fault}", i + 1)))
         .collect()
+}
+
+/// A token that is shown to an agent, as its own [`tokens`] would take it. No secret key of Nostr's is one.
+pub fn shown_token(text: &str) -> Result<&str, String> {
+    if text.starts_with("nsec1") {
+        return Err("is a secret key, which must not be shown to anybody: give a token".to_owned());
+    }
+    token(text).map(|_| text)
 }
 
 /// The tokens of the entries that can be read.

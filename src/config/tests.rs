@@ -323,7 +323,7 @@ fn a_chain_that_cannot_be_used_is_told_by_places_and_variables_not_by_its_text()
     .map(|value| fault("DIDACTYL_LLM", value))
     .collect();
     insta::assert_snapshot!(table.join("\n"), @r"
-    DIDACTYL_LLM has an entry without a provider: give provider/model
+    DIDACTYL_LLM has an entry without a provider: give provider/model, or a keyword that DIDACTYL_MODELS has
     DIDACTYL_LLM has a provider that is not made of letters, digits, - and _
     DIDACTYL_LLM has a provider that is not made of letters, digits, - and _
     DIDACTYL_LLM has an entry without a model, or one with spaces: give provider/model

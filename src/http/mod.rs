@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::clock::Deadline;
 use crate::config::Scope;
 use crate::handler;
-use crate::outcome::{Outcome, told, wants_retry};
+use crate::outcome::{is_left, told, wants_retry};
 use crate::trigger::payload::{Payload, RelayEvents};
 
 /// An answer in the shape of payload format 2.0. All fields are always there: `cargo lambda watch` asks for `cookies`.
@@ -154,11 +154,11 @@ async fn bridge(app: &App, request: &Request, deadline: Deadline) -> Answer {
         Err(reason) => return Answer::error(400, reason),
     };
     let results = handler::accept(app, events, deadline).await;
-    let retry = results.iter().any(wants_retry);
-    let queued =
-        results.iter().any(|result| matches!(result, Ok(Outcome::Queued { .. } | Outcome::Standby { .. })));
+    let left = results.iter().any(is_left);
+    // A run that was given back is stored and due: another push would help nobody.
+    let retry = results.iter().any(|result| wants_retry(result) && !is_left(result));
     let body = json!({"success": !retry, "results": told(results)});
-    match (retry, queued) {
+    match (retry, left) {
         (true, _) => Answer::new(503, &body).with_header("retry-after", "30"),
         (false, true) => Answer::new(202, &body),
         (false, false) => Answer::new(200, &body),

@@ -56,7 +56,7 @@ pub(super) struct Refusal<'a> {
 }
 
 impl Refusal<'_> {
-    /// What it means. The provider's words lose `key`; they may quote the prompt, so of the rest only the status and the
+    /// What it means. All that the provider says loses `key`; its words may quote the prompt, so only the status and the
     /// names that the error has are shown.
     pub(super) fn into_error(self, key: Option<&Secret>) -> LlmError {
         let json = read::parse(self.body).ok();
@@ -69,8 +69,8 @@ impl Refusal<'_> {
         if is_page(self.body) {
             shown.push_str(", a web page instead of an answer");
         }
-        let said = key.map_or_else(|| words.clone(), |key| key.redact(&words));
-        self.classify(error, &words.to_lowercase(), Reason::new(shown, &said))
+        let masked = |text: &str| key.map_or_else(|| text.to_owned(), |key| key.redact(text));
+        self.classify(error, &words.to_lowercase(), Reason::new(masked(&shown), &masked(&words)))
     }
 
     fn classify(&self, error: Option<&Value>, words: &str, reason: Reason) -> LlmError {
@@ -264,6 +264,15 @@ mod tests {
             let error = refusal.into_error(Some(&key));
             assert!(!error.reason().words().contains("sk-t"), "padding {padding}");
         }
+    }
+
+    #[test]
+    fn a_key_that_is_echoed_as_the_name_of_an_error_is_not_shown() {
+        let key = Secret::new("sk-test-SEKRIT".to_owned());
+        let body = br#"{"error":{"code":"sk-test-SEKRIT","type":"bad.sk-test-SEKRIT"}}"#;
+        let refusal = Refusal { status: 401, retry_after: None, body, sent: &Value::Null };
+        let shown = refusal.into_error(Some(&key)).to_string();
+        assert!(shown.contains("status 401, ") && !shown.contains("SEKRIT"), "{shown}");
     }
 
     #[test]

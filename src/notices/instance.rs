@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use nostr::prelude::PublicKey;
+
 use super::{Fact, raise};
 use crate::app::App;
 use crate::error::Error;
@@ -18,14 +20,18 @@ const RECENT: Duration = Duration::from_secs(24 * 60 * 60);
 /// So long a process of another store may still have been at work when this one began.
 const HANDOVER: Duration = Duration::from_secs(15 * 60);
 
-/// Looks at a message of the agent's own that the history did not have, and raises the fact where it must be another
-/// instance's.
+/// Looks at a message of the agent's own to `peer` that came in, before it is written into the history: where the history
+/// does not have it and it must be another instance's, the fact is raised. Were it written first, a process that ends
+/// between the two would hide it for good.
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable.
-pub(crate) async fn suspect(app: &App, message: &StoredMessage) -> Result<(), Error> {
+pub(crate) async fn suspect(app: &App, peer: &PublicKey, message: &StoredMessage) -> Result<(), Error> {
     // In standby another instance is what one expects.
     if app.config.standby || message.created_at + RECENT < app.clock.now() {
+        return Ok(());
+    }
+    if app.store.read(&[message.key(peer)]).await?.iter().any(Option::is_some) {
         return Ok(());
     }
     match ledger::started_at(app).await? {

@@ -118,7 +118,7 @@ impl Board {
         }
         let now = app.clock.now();
         let trigger = Trigger::notice(text, &app.new_owner()?, app.admin(), now);
-        let mut writes = record::stored(app, &trigger, due_at)?;
+        let mut writes = record::store_writes(app, &trigger, due_at)?;
         for (key, version, entry) in told {
             let forget_at = (!entry.once).then(|| (now + REMEMBERED).as_secs());
             let write = app.put_sealed(key, &Entry { told: true, ..entry }, forget_at)?;

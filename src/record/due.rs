@@ -1,5 +1,6 @@
 //! The due list: every run that is not over has one row in it, which says when somebody must look at the run again. The row
-//! is written and removed together with the run's record, so neither is there without the other.
+//! is written and removed together with the run's record, so neither is there without the other. The rows of held runs lie
+//! behind all others: however many there are, none that is due waits for them.
 
 use serde::Serialize;
 
@@ -7,18 +8,24 @@ use super::{FORMAT, RunRecord, Status, put_record, read_clear, to_json};
 use crate::app::App;
 use crate::error::Error;
 use crate::store::{Expect, Key, Range, Row, StoreError, Write, keys};
-use crate::trigger::Trigger;
+use crate::trigger::{Tier, Trigger};
 
-/// Where a run was due `before`, its row moves to where the record says now.
-pub(super) fn due_rows(record: &RunRecord, before: Option<u64>) -> Result<Vec<Write>, Error> {
-    let (run, now) = (&record.run_id, record.due_at);
+/// Where a run's row lies; `None` where nobody need look at it again.
+pub(super) fn due_key(record: &RunRecord) -> Option<Key> {
+    let (at, run) = (record.due_at?, &record.run_id);
+    Some(if record.held { keys::held(record.tier == Tier::Admin, at, run) } else { keys::due(at, run) })
+}
+
+/// The run's row moves from where it lay `before` to where the record says now.
+pub(super) fn due_rows(record: &RunRecord, before: Option<Key>) -> Result<Vec<Write>, Error> {
+    let now = due_key(record);
     if before == now {
         return Ok(Vec::new());
     }
-    let gone = before.map(|at| Write::delete(keys::due(at, run), Expect::Anything));
-    let here = now.map(|at| -> Result<Write, Error> {
+    let gone = before.map(|key| Write::delete(key, Expect::Anything));
+    let here = now.map(|key| -> Result<Write, Error> {
         let value = to_json(&DueRow { format: FORMAT })?;
-        Ok(Write::put(keys::due(at, run), Expect::Anything, value, record.expires_at))
+        Ok(Write::put(key, Expect::Anything, value, record.expires_at))
     });
     Ok(gone.into_iter().chain(here.transpose()?).collect())
 }
@@ -40,7 +47,7 @@ pub struct Due {
 }
 
 /// The most due runs that are taken up at once.
-const MAX_DUE: usize = 50;
+pub(crate) const MAX_DUE: usize = 50;
 
 /// The most due rows that are looked at for them.
 const MAX_LOOKED_AT: usize = 1000;
@@ -75,28 +82,50 @@ pub async fn due(app: &App, rows: &[Row], by: u64) -> Result<Vec<Due>, Error> {
     Ok(runs)
 }
 
+/// The first of the held runs: the admins' before the guests', of each the earliest first. `rows` are those of
+/// [`first_due`].
+///
+/// # Errors
+/// As [`due`].
+pub async fn held(app: &App, rows: &[Row]) -> Result<Vec<Due>, Error> {
+    let more;
+    let rows = if rows.len() < MAX_DUE {
+        rows
+    } else {
+        let held = Range { prefix: keys::HELD_PREFIX.to_owned(), ..first_due() };
+        more = app.store.list(&held).await?;
+        &more
+    };
+    look_up(app, rows.iter().filter_map(|row| Some((&row.key, keys::held_run(&row.key)?))).collect()).await
+}
+
 /// When a row is due and its run, if that is by `by`.
 fn is_due(row: &Row, by: u64) -> Option<(u64, &str)> {
     keys::due_place(&row.key).filter(|(at, _)| *at <= by)
 }
 
-/// Of these rows' runs those that somebody should work.
+/// Of these rows' runs those that are due.
 async fn take_up(app: &App, rows: &[Row], by: u64) -> Result<Vec<Due>, Error> {
+    look_up(app, rows.iter().filter_map(|row| is_due(row, by).map(|(_, run)| (&row.key, run))).collect())
+        .await
+}
+
+/// Of these runs, each with its row, those that nobody has.
+async fn look_up(app: &App, due: Vec<(&Key, &str)>) -> Result<Vec<Due>, Error> {
     let now_ms = app.clock.now_ms();
-    let due: Vec<(&Key, u64, &str)> =
-        rows.iter().filter_map(|row| is_due(row, by).map(|(at, run)| (&row.key, at, run))).collect();
     if due.is_empty() {
         return Ok(Vec::new());
     }
-    let wanted: Vec<Key> =
-        due.iter().flat_map(|(_, _, run)| [keys::record(run), keys::trigger(run)]).collect();
+    let wanted: Vec<Key> = due.iter().flat_map(|(_, run)| [keys::record(run), keys::trigger(run)]).collect();
     let found = app.store.read(&wanted).await?;
     let (mut runs, mut stale) = (Vec::new(), Vec::new());
-    for ((key, at, run), rows) in due.into_iter().zip(found.chunks(2)) {
+    for ((key, run), rows) in due.into_iter().zip(found.chunks(2)) {
         let [record, trigger] = rows else { continue };
         let read = record.as_ref().map(|row| Ok::<_, Error>((read_clear::<RunRecord>(row)?, row.version)));
         match (read.transpose(), trigger) {
-            (Ok(Some((record, _))), _) if record.status.is_final() || record.due_at != Some(at) => {
+            (Ok(Some((record, _))), _)
+                if record.status.is_final() || due_key(&record).as_ref() != Some(key) =>
+            {
                 stale.push(Write::delete(key.clone(), Expect::Anything));
             }
             // Somebody has it.
@@ -128,7 +157,7 @@ async fn give_up(app: &App, found: RunRecord, version: u64) -> Result<(), Error>
         ..found.clone()
     };
     let mut writes = vec![put_record(&record, Expect::Version(version))?];
-    writes.extend(due_rows(&record, found.due_at)?);
+    writes.extend(due_rows(&record, due_key(&found))?);
     match app.store.write(&writes).await {
         // Somebody else was faster.
         Ok(()) | Err(StoreError::Conflict { .. }) => Ok(()),
@@ -153,7 +182,7 @@ impl Due {
     pub async fn save(&mut self, app: &App, record: RunRecord) -> Result<(), Error> {
         let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
-        writes.extend(due_rows(&record, self.record.due_at)?);
+        writes.extend(due_rows(&record, due_key(&self.record))?);
         app.store.write(&writes).await?;
         (self.record, self.version) = (record, self.version.saturating_add(1));
         Ok(())

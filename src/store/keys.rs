@@ -147,7 +147,23 @@ pub fn due(at: u64, run_id: &str) -> Key {
     Key::new(DUE_PARTITION, format!("{at:012}#{run_id}"))
 }
 
-/// The time and the run of such a row.
+/// What the rows of held runs begin with: they sort after all that are due at a time, and never hide one of them.
+pub const HELD_PREFIX: &str = "held#";
+
+/// The row by which a held run is found again that came at `at` (Unix seconds): the admins' first.
+#[must_use]
+pub fn held(is_admins: bool, at: u64, run_id: &str) -> Key {
+    let whose = if is_admins { "admin" } else { "guest" };
+    Key::new(DUE_PARTITION, format!("{HELD_PREFIX}{whose}#{at:012}#{run_id}"))
+}
+
+/// The run of such a row.
+#[must_use]
+pub fn held_run(key: &Key) -> Option<&str> {
+    key.sort.strip_prefix(HELD_PREFIX)?.rsplit_once('#').map(|(_, run_id)| run_id)
+}
+
+/// The time and the run of a row that is due at a time.
 #[must_use]
 pub fn due_place(key: &Key) -> Option<(u64, &str)> {
     let (at, run_id) = key.sort.split_once('#')?;
@@ -288,6 +304,9 @@ mod tests {
     fn due_runs_sort_by_their_time_and_are_read_back_as_are_seen_parts() {
         assert_eq!(due_place(&due(1_803_902_400, "r")), Some((1_803_902_400, "r")));
         assert!(due(999_999_999, "z") < due(1_803_902_400, "a"));
+        assert_eq!(held_run(&held(true, 1_803_902_400, "r")), Some("r"));
+        assert_eq!((due_place(&held(false, 1, "r")), held_run(&due(1, "r"))), (None, None));
+        assert!(due(u64::MAX, "z") < held(true, 2, "a") && held(true, 2, "a") < held(false, 1, "a"));
         assert_eq!(seen_place(&sweep_seen("ab", (83_514, 2))), Some(("ab", (83_514, 2))));
         assert_eq!(seen_place(&sweep_cursors()), None);
     }

@@ -49,7 +49,24 @@ struct Guest {
     is_sure: bool,
 }
 
-impl Door<'_> {
+impl<'a> Door<'a> {
+    /// The door in standby, to which no message is younger than the start.
+    pub(crate) fn in_standby(app: &'a App, stored: &'a Stored) -> Self {
+        Self { app, stored, start_at: u64::MAX }
+    }
+
+    /// Whether a message that was pushed is work, by the same rules.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(crate) fn judge(&self, trigger: &Trigger) -> Result<(), Refusal> {
+        let Some(guest) = self.guest(trigger) else { return Ok(()) };
+        if let Look::Refused(refusal) = self.look(trigger.clone(), &self.known()) {
+            return Err(refusal);
+        }
+        over_limit(&self.app.config.senders, self.stored.counters.usage(&guest)).map_or(Ok(()), Err)
+    }
+
     /// Takes the guests' messages that are no work out of `orders`. What strangers wrote before the start is none.
     pub(super) async fn sift(&self, orders: Vec<Placed>, settled: &mut Settled) -> Vec<Placed> {
         let (mut passed, mut guests) = (Vec::new(), Vec::new());

@@ -248,6 +248,15 @@ impl Ledger {
         noted
     }
 
+    /// Notes that no more speaks against a suspect than what was `known` before it was dealt with. What the store does not
+    /// take now is written with the next save.
+    pub(crate) async fn unmark(&mut self, app: &App, id: EventId, known: (u64, u32)) {
+        self.suspects.insert(id, known);
+        if let Err(error) = self.note_suspects(app).await {
+            tracing::warn!(event.id = %id, %error, "what speaks against an event is not taken back yet");
+        }
+    }
+
     /// Of too many suspects those count that most speaks against.
     fn batch_write(&self) -> Result<Write, Error> {
         if self.suspects.is_empty() {

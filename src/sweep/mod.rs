@@ -12,7 +12,7 @@
 //!
 //! Whatever dies on the way, nothing counts as read that is not durable: the next tick reads it again.
 
-mod door;
+pub(crate) mod door;
 pub(crate) mod ledger;
 pub(crate) mod listen;
 pub mod plan;

@@ -228,7 +228,12 @@ impl Desk<'_> {
                 ledger.mark(self.app, candidate.id, marked(STORING)).await?;
                 self.carry_out_all(orders, is_settled, settled).await;
             }
-            ledger.suspects.remove(&candidate.id);
+            if settled.ends.get(&candidate.id) == Some(&End::Open) {
+                // We live: that it was tried once more speaks against nothing but the store.
+                ledger.unmark(self.app, candidate.id, known).await;
+            } else {
+                ledger.suspects.remove(&candidate.id);
+            }
         }
         Ok(())
     }
@@ -426,7 +431,7 @@ enum Done {
 
 /// Whether somebody may begin this run.
 fn is_free(app: &App, record: &RunRecord) -> bool {
-    !record.status.is_final() && record.lease_until_ms <= app.clock.now_ms()
+    !record.status.is_final() && record.free_at_ms() <= app.clock.now_ms()
 }
 
 /// When the agent wrote to each peer, by the messages of its own among the orders.

@@ -221,14 +221,14 @@ impl TestAgent {
         record::find(&self.app, &record::run_id(trigger_id)).await.unwrap().expect("the trigger was claimed")
     }
 
-    /// Stands for waiting until the lease on this message's run is over.
+    /// Stands for waiting until this message's run is free again.
     pub async fn end_the_lease(&self, dm: &Event) {
         let key = keys::record(&record::run_id(&record::dm_trigger_id(&dm_id(dm))));
         let Some(row) = self.app.store.read(std::slice::from_ref(&key)).await.unwrap().remove(0) else {
             return;
         };
         let mut record: RunRecord = serde_json::from_slice(&row.value).unwrap();
-        record.lease_until_ms = 0;
+        (record.lease_until_ms, record.not_before) = (0, 0);
         let value = serde_json::to_vec(&record).unwrap();
         let write = Write::put(key, Expect::Version(row.version), value, row.expires_at);
         self.app.store.write(&[write]).await.unwrap();

@@ -229,6 +229,13 @@ async fn what_waits_when_it_is_told_to_end_is_pushed_before() {
 async fn what_is_missing_or_wrong_is_told_without_showing_it() {
     let cases = [
         ("wss://relay.test", "https://agent.test", None, "DIDACTYL_BRIDGE_TOKEN is not set"),
+        ("wss://relay.test", "https://agent.test", Some("short-SEKRIT"), "DIDACTYL_BRIDGE_TOKEN is shorter"),
+        (
+            "wss://relay.test",
+            "https://agent.test",
+            Some("nsec1-SEKRIT"),
+            "DIDACTYL_BRIDGE_TOKEN is a secret key",
+        ),
         ("https://relay.test", "https://agent.test", Some(TOKEN), "--relays entry 1 is not a relay"),
         ("wss://relay.test", "http://agent.test", Some(TOKEN), "--to would show the token"),
     ];

@@ -8,9 +8,10 @@ use didactyl::llm::scripted::Answer;
 use didactyl::publish;
 use didactyl::record::Status;
 use didactyl::relay::Trust;
+use didactyl::state::AgentState;
 use didactyl::trigger::{Dm, Protocol, Source};
 use nostr::prelude::{
-    Event, EventBuilder, EventId, Filter, FinalizeEvent, Keys, Kind, PublicKey, Tag, Timestamp,
+    Event, EventBuilder, EventId, Filter, FinalizeEvent, Keys, Kind, PublicKey, RelayUrl, Tag, Timestamp,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -266,6 +267,36 @@ async fn b067_of_an_inbox_list_only_the_one_public_relay_is_used() {
     let route = route(&agent, &nip17(&admin(), "hello")).await;
     assert_eq!(spelled(&route.to_peer), [("wss://in.test".to_owned(), Trust::Foreign)]);
     assert_eq!(route.inbox.iter().map(ToString::to_string).collect::<Vec<_>>(), ["wss://in.test"]);
+}
+
+#[tokio::test]
+async fn b067_a_relay_that_a_caller_names_is_written_to_only_if_it_is_an_inbox_relay_of_the_agent() {
+    let agent = TestAgent::bare(echo).await;
+    let own_list = |kind, tag: &[&str]| {
+        EventBuilder::new(Kind::from(kind), "").tag(Tag::parse(tag.iter().copied()).unwrap())
+    };
+    let lists = [
+        own_list(10_050, &["relay", "wss://wraps.test/"]),
+        own_list(10_002, &["r", "wss://read.test", "read"]),
+    ]
+    .map(|list| list.finalize(&secret(1)).unwrap());
+    let now = Timestamp::now();
+    let state = AgentState::build(&secret(1), &[admin().public_key()], None, lists, now);
+    let own = (agent.relay_url.to_string(), Trust::Own);
+    for (named, believed) in [
+        ("wss://wraps.test", true),
+        ("wss://read.test", true),
+        ("wss://elsewhere.test", false),
+        ("ws://169.254.169.254", false),
+    ] {
+        let letter = Letter {
+            relay: Some(RelayUrl::parse(named).unwrap()),
+            ..Letter::new(admin().public_key(), Protocol::Nip17)
+        };
+        let to_peer = spelled(&publish::route(&agent.app, &state, &letter).to_peer);
+        let from = believed.then(|| (named.to_owned(), Trust::Own));
+        assert_eq!(to_peer, from.into_iter().chain([own.clone()]).collect::<Vec<_>>(), "{named}");
+    }
 }
 
 /// Puts `rows` messages into the stored conversation with the admin, the agent's and the admin's in turn.

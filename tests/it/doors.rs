@@ -176,6 +176,29 @@ async fn the_bridge_answers_a_dm_whose_body_came_in_base64() {
     assert!(broken["body"].as_str().unwrap().contains("base64"));
 }
 
+/// Once the first push failed, a bridge that comes again and again would use up the attempts within seconds.
+#[tokio::test]
+async fn a_run_that_was_given_back_is_taken_and_pushes_that_come_too_early_use_up_no_attempt() {
+    let mut agent = agent().await;
+    agent.app.llm = Arc::new(Fragile);
+    let push =
+        |text: &str| request("POST", "/bridge", Some(TOKEN), &relay_form(&[nip17(&secret(2), text)]), false);
+    let failing = push("fail");
+    for outcome in ["unfinished", "busy", "busy", "busy"] {
+        let got = hand_over(&agent.app, &failing).await;
+        assert_eq!(got["statusCode"], json!(202), "{got}");
+        let body: Value = serde_json::from_str(got["body"].as_str().unwrap()).unwrap();
+        assert_eq!((&body["success"], &body["results"][0]["outcome"]), (&json!(true), &json!(outcome)));
+    }
+    assert_eq!(agent.replies().await, []);
+    for wait in [30, 60] {
+        agent.clock.forward(Duration::from_secs(wait));
+        hand_over(&agent.app, &failing).await;
+    }
+    // The third attempt was the last.
+    assert_eq!(agent.replies().await.len(), 1);
+}
+
 pub fn record(id: &str, body: &str) -> Value {
     json!({"messageId": id, "receiptHandle": "h", "body": body, "eventSource": "aws:sqs", "awsRegion": "eu-central-1",
         "eventSourceARN": "arn:aws:sqs:eu-central-1:123456789012:work"})

@@ -78,6 +78,7 @@ async fn with_a_foreign_models_faults_on_each_message_is_answered_once_and_the_c
         // A fault that the run does not survive makes the invocation fail, and the message comes again.
         let mut answer = deliver_to(&app, &agent.relay_url, &dm).await;
         if answer.is_err() {
+            agent.clock.forward(Duration::from_secs(60));
             answer = deliver_to(&app, &agent.relay_url, &dm).await;
         }
         let answer = answer.unwrap();

@@ -9,6 +9,7 @@ use nostr::prelude::{Event, Filter, Kind, Timestamp};
 use serde_json::json;
 
 use crate::agent::{TestAgent, agent_key, echo, hand_over, nip17, outcomes, secret};
+use crate::faults::{Judge, Verdict};
 use crate::ground::{On, on_each_store};
 use crate::sea::{Harbour, Manner, nip04_at, tick, wrap_at};
 
@@ -91,6 +92,39 @@ async fn another_instance_shows_by_any_door() {
     let answer = hand_over(&app, &serde_json::to_string(&sent).unwrap()).await;
     assert_eq!(outcomes(&answer), ["recorded"], "{answer}");
     assert_eq!(facts(&app).await, ["instance"]);
+}
+
+#[tokio::test]
+async fn a_process_that_ends_once_the_message_is_kept_hides_no_other_instance() {
+    let (harbour, ..) = two_instances().await;
+    let sent = nip04_at(&secret(1), &secret(2).public_key(), "the other's", harbour.now());
+    let sent = serde_json::to_string(&sent).unwrap();
+    let mut app = harbour.app();
+    let conversation = keys::conversation(&secret(2).public_key());
+    let died = Judge::install(&mut app, move |writes| {
+        let is_kept = writes.iter().any(|write| write.key.partition == conversation);
+        if is_kept { Verdict::DieAfter } else { Verdict::Pass }
+    });
+    tokio::select! {
+        () = died.notified() => {}
+        answer = hand_over(&app, &sent) => panic!("{answer}"),
+    }
+    hand_over(&harbour.app(), &sent).await;
+    assert_eq!(
+        (facts(&harbour.app()).await, harbour.history().await.len()),
+        (vec!["instance".to_owned()], 1)
+    );
+}
+
+#[tokio::test]
+async fn another_instance_shows_in_what_a_run_reads_of_its_conversation() {
+    let (harbour, ..) = two_instances().await;
+    harbour.sea.post(&nip04_at(&secret(1), &secret(2).public_key(), "the other's", harbour.now()));
+    harbour.clock.forward(MINUTE);
+    let app = harbour.app();
+    let answer = hand_over(&app, &serde_json::to_string(&message(&harbour, "hello")).unwrap()).await;
+    assert_eq!(outcomes(&answer), ["replied"], "{answer}");
+    assert_eq!((facts(&app).await, harbour.history().await.len()), (vec!["instance".to_owned()], 3));
 }
 
 #[tokio::test]

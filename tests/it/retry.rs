@@ -17,6 +17,9 @@ use crate::agent::{BUDGET, TestAgent, deliver_to, dm_id, echo, nip17, outcomes, 
 use crate::fake_relay::FakeRelay;
 use crate::faults::{Fault, FullQueue, MemoryQueue, Side};
 
+/// How long a run that failed for the first time waits.
+const FIRST_DELAY: Duration = Duration::from_secs(30);
+
 /// The model is ill for its first `times` requests.
 fn ill(times: usize) -> impl Fn(&Asked) -> Answer + Send + Sync + 'static {
     move |asked| match asked.number <= times {
@@ -55,6 +58,12 @@ async fn a_run_that_fails_for_now_is_queued_and_answered_when_it_is_resumed() {
     assert_eq!(queue.taken(), [(run.clone(), Duration::ZERO), (run, Duration::from_secs(30))]);
     assert_eq!((record.status, record.lease_until_ms), (Status::Running, 0));
     assert_eq!(agent.replies().await, []);
+    // Whoever comes earlier uses up no attempt, and comes again.
+    assert_eq!(outcomes(&resume(&app, &record.run_id).await), ["busy"]);
+    let taken = queue.taken();
+    let (again, wait) = taken.last().unwrap();
+    assert!(again == &record.run_id && (28..=30).contains(&wait.as_secs()), "{wait:?}");
+    agent.clock.forward(FIRST_DELAY);
 
     // Another process, which knows nothing but the run's id. SQS may hand it over twice.
     for _ in 0..2 {
@@ -74,6 +83,12 @@ async fn without_a_queue_the_invocation_fails_and_another_delivery_is_answered()
     let error = agent.try_deliver(&dm).await.unwrap_err();
     insta::assert_snapshot!(error, @"the model is unavailable for now");
     assert_eq!(agent.replies().await, []);
+    for _ in 0..5 {
+        assert_eq!(outcomes(&agent.deliver(&dm).await), ["busy"]);
+    }
+    let record = agent.record(&dm_trigger_id(&dm_id(&dm[0]))).await;
+    assert_eq!((record.attempt, agent.model.calls()), (1, 1));
+    agent.clock.forward(FIRST_DELAY);
     for _ in 0..2 {
         assert_eq!(outcomes(&agent.deliver(&dm).await), ["replied"]);
         assert_eq!(texts(&agent).await, ["HELLO"]);
@@ -92,6 +107,7 @@ async fn a_queue_that_takes_nothing_makes_the_invocation_fail() {
     assert_eq!(agent.model.calls(), 0);
     // Another delivery meets a model that is ill, and then one that is well.
     agent.try_deliver(&dm).await.unwrap_err();
+    agent.clock.forward(FIRST_DELAY);
     assert_eq!(outcomes(&agent.deliver(&dm).await), ["replied"]);
     assert_eq!(texts(&agent).await, ["HELLO"]);
 }
@@ -145,9 +161,10 @@ async fn a_model_that_refuses_for_good_is_one_honest_reply() {
 async fn a_model_that_is_ill_three_times_is_one_honest_reply() {
     let agent = TestAgent::with_script(ill(usize::MAX)).await;
     let dm = [nip17(&secret(2), "hello")];
-    for _ in 0..2 {
+    for wait in [FIRST_DELAY, 2 * FIRST_DELAY] {
         agent.try_deliver(&dm).await.unwrap_err();
         assert_eq!(agent.replies().await, []);
+        agent.clock.forward(wait);
     }
     let third = agent.deliver(&dm).await;
     assert_eq!(outcomes(&third), ["replied"], "{third}");
@@ -195,6 +212,7 @@ async fn a_reply_that_no_relay_accepts_is_sent_again_and_not_made_again() {
     assert_eq!(refused.len(), 2, "the reply and the copy to ourselves");
 
     takes.store(true, Ordering::SeqCst);
+    agent.clock.forward(FIRST_DELAY);
     let answer = deliver_to(&agent.another(), &agent.relay_url, &dm).await.unwrap();
     assert_eq!(answer["results"][0]["reply"], json!(record.reply_ids), "{answer}");
     assert_eq!(answer["results"][0].get("failure"), None, "{answer}");

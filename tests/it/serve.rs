@@ -1,12 +1,14 @@
 //! `didactyl serve` as a process, against the embedded relay.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use didactyl::llm::scripted::Answer;
 use didactyl::trigger::Protocol;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use crate::agent::{BUDGET, TestAgent, nip04, nip17, secret};
+use crate::agent::{BUDGET, TestAgent, echo, nip04, nip17, secret};
 use crate::interop;
 use crate::process::Process;
 
@@ -113,6 +115,29 @@ async fn its_api_is_that_of_the_function_url() {
 }
 
 #[tokio::test]
+async fn a_client_that_hangs_up_ends_no_run_and_the_end_waits_for_it() {
+    let agent =
+        TestAgent::with_script(|asked| Answer::After(Duration::from_secs(2), Box::new(echo(asked)))).await;
+    let (mut process, url) = serve(&agent, &["--every", "240", "--no-listener"]).await;
+    process.says("the tick is over").await;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let push = json!({"type": "relay", "events": [nip17(&secret(2), "hello")]});
+    let request = http.post(format!("{url}/bridge")).bearer_auth(TOKEN).json(&push).send();
+    let asked = async {
+        while agent.model.calls() == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        answer = request => panic!("{answer:?}"),
+        asked = timeout(BUDGET, asked) => asked.expect("the model is asked"),
+    }
+    drop(http);
+    assert!(process.end().await.success());
+    assert_eq!(replies(&agent, 1).await, ["HELLO"]);
+}
+
+#[tokio::test]
 async fn without_a_configuration_it_says_what_to_set() {
     let mut process = Process::start(&["serve"], &BTreeMap::new());
     assert!(!process.ended().await.success());
@@ -121,7 +146,7 @@ async fn without_a_configuration_it_says_what_to_set() {
     - DIDACTYL_NSEC is not set: give the agent's secret key
     - DIDACTYL_ADMIN is not set: give the key that commands the agent
     - DIDACTYL_RELAYS is not set: give at least one relay
-    - DIDACTYL_LLM is not set: give a model such as openai/gpt-4o-mini
+    - DIDACTYL_LLM is not set: give a model such as openai/gpt-6-luna
     ");
 }
 

@@ -8,13 +8,13 @@ use didactyl::config::{ApiToken, Scope};
 use didactyl::credentials::Credentials;
 use didactyl::handler;
 use didactyl::record::{self, RunRecord, Status, dm_trigger_id, run_id};
-use nostr::prelude::{Event, PublicKey};
+use nostr::prelude::{Event, PublicKey, Timestamp};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::agent::{
     TestAgent, agent_key, app_over, config, deliver_to, dm_id, echo, hand_over, nip04, nip17, outcomes,
-    secret,
+    secret, trigger,
 };
 use crate::faults::{Fault, MemoryQueue, Side};
 use crate::ground::{On, on_each_store};
@@ -29,7 +29,12 @@ on_each_store! {
 }
 
 fn waiting(agent: &TestAgent) -> App {
+    waiting_for(agent, "admin")
+}
+
+fn waiting_for(agent: &TestAgent, senders: &str) -> App {
     let mut vars = agent.vars();
+    vars.insert("DIDACTYL_SENDERS", senders.to_owned());
     vars.insert("DIDACTYL_STANDBY", "true".to_owned());
     vars.insert("DIDACTYL_HELLO", "true".to_owned());
     let mut app = app_over(config(&vars), agent.ground.open(agent.clock.clock()), &agent.clock);
@@ -164,7 +169,7 @@ async fn after_a_standby_only_what_is_recent_and_nobody_answered_is_worked() {
         format!("{}\n{}", old.reason.as_deref().unwrap_or("-"), answered.reason.as_deref().unwrap_or("-")),
         @r"
     it is more than six hours older than the end of the standby
-    another instance answered it during the standby
+    the agent wrote to its sender after it and before the end of the standby
     "
     );
     assert_eq!((old.status, answered.status), (Status::Dropped, Status::Dropped));
@@ -258,4 +263,59 @@ async fn a_listener_in_standby_answers_nobody() {
     agent.clock.forward(2 * MINUTE);
     tick(&agent.another()).await;
     assert_eq!(agent.replies().await.len(), 1);
+}
+
+#[tokio::test]
+async fn held_messages_of_strangers_hide_no_other_work_and_the_admin_comes_first() {
+    let agent = TestAgent::start().await;
+    tick(&agent.app).await;
+    let (app, open) = (waiting(&agent), waiting_for(&agent, "all"));
+    let now = agent.app.clock.now().as_secs();
+    for number in 10..130 {
+        let stranger = trigger(&open, &nip17(&secret(number), "let me in"));
+        assert!(record::store(&open, &stranger, now - 100).await.unwrap().held);
+    }
+    // An old process gave this one back: that another instance answers it meanwhile is not known to it.
+    let begun = trigger(&agent.app, &nip17(&secret(2), "begun before"));
+    let begun = record::store(&agent.app, &begun, now).await.unwrap();
+    assert!(!begun.held);
+    tick(&app).await;
+    assert!(record::find(&app, &begun.run_id).await.unwrap().unwrap().held);
+    let answer = deliver_to(&app, &agent.relay_url, &[nip17(&secret(2), "held last")]).await.unwrap();
+    assert_eq!(outcomes(&answer), ["standby"]);
+
+    // A late tick, which sweeps nothing, works what is due and leaves the held ones.
+    agent.clock.forward(MINUTE);
+    let retry = trigger(&open, &nip17(&secret(9), "a retry"));
+    let retry = record::store(&agent.app, &retry, now).await.unwrap();
+    let late = Some(Timestamp::from(now - 600));
+    let deadline = didactyl::clock::Deadline::after(crate::agent::BUDGET);
+    let answer = didactyl::tick::run(&agent.another(), late, deadline).await.unwrap();
+    assert_eq!(answer["due"], json!(1), "{answer}");
+    let retry = record::find(&app, &retry.run_id).await.unwrap().unwrap();
+    assert_eq!((retry.status, agent.model.calls()), (Status::Dropped, 0));
+
+    agent.clock.forward(MINUTE);
+    let answer = tick(&agent.another()).await;
+    assert_eq!(answer["due"], json!(50), "{answer}");
+    let mut answers: Vec<String> = agent.replies().await.into_iter().map(|(_, text)| text).collect();
+    answers.sort();
+    assert_eq!(answers, ["BEGUN BEFORE", "HELD LAST"]);
+    // The others follow as there is room.
+    for due in [50, 22, 0] {
+        agent.clock.forward(MINUTE);
+        assert_eq!(tick(&agent.another()).await["due"], json!(due));
+    }
+}
+
+#[tokio::test]
+async fn of_what_strangers_push_in_standby_nothing_is_stored() {
+    let agent = TestAgent::start().await;
+    let app = waiting_for(&agent, "all");
+    tick(&app).await;
+    let stranger = nip17(&secret(9), "let me in");
+    let answer = deliver_to(&app, &agent.relay_url, &[stranger.clone(), nip17(&secret(2), "hello")]).await;
+    assert_eq!(outcomes(&answer.unwrap()), ["rejected", "standby"]);
+    assert_eq!(record::find(&app, &run_id(&dm_trigger_id(&dm_id(&stranger)))).await.unwrap(), None);
+    assert_eq!(agent.history(secret(9).public_key()).await, []);
 }

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use reqwest::header::HeaderMap;
 use reqwest::{Client, StatusCode, Url};
 
 use crate::aws::Aws;
 use crate::aws::sqs::{self, Sqs};
+use crate::config;
 use crate::https::{self, Protocol};
 use crate::secret::Secret;
 
@@ -17,8 +19,8 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// Why a batch was not taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It may be taken later.
-    Later(String),
+    /// It may be taken later, by the other end's word not before so long.
+    Later(String, Option<Duration>),
     /// It never will be.
     Never(String),
 }
@@ -82,8 +84,10 @@ impl Door {
                 let token = token.filter(|token| !token.trim().is_empty()).ok_or(
                     "DIDACTYL_BRIDGE_TOKEN is not set: give a token that the agent's DIDACTYL_API_TOKEN has as bridge=TOKEN",
                 )?;
+                let token = config::shown_token(token.trim())
+                    .map_err(|fault| format!("DIDACTYL_BRIDGE_TOKEN {fault}"))?;
                 let client = https::http_client(Protocol::Http2, CONNECT_TIME)?;
-                Ok(Self::Function { client, url, token: Secret::new(token.trim().to_owned()) })
+                Ok(Self::Function { client, url, token: Secret::new(token.to_owned()) })
             }
         }
     }
@@ -95,7 +99,7 @@ impl Door {
     pub(super) async fn push(&self, payload: String) -> Result<(), Refused> {
         match self {
             Self::Queue(queue) => {
-                queue.send(payload).await.map_err(|error| Refused::Later(error.to_string()))
+                queue.send(payload).await.map_err(|error| Refused::Later(error.to_string(), None))
             }
             Self::Function { client, url, token } => {
                 let request = client
@@ -105,8 +109,8 @@ impl Door {
                     .timeout(PUSH_TIME)
                     .body(payload);
                 match request.send().await {
-                    Ok(response) => verdict(response.status()),
-                    Err(error) => Err(Refused::Later(unreachable(&error).to_owned())),
+                    Ok(response) => verdict(response.status(), retry_after(response.headers())),
+                    Err(error) => Err(Refused::Later(unreachable(&error).to_owned(), None)),
                 }
             }
         }
@@ -124,18 +128,25 @@ fn unreachable(error: &reqwest::Error) -> &'static str {
 }
 
 /// A 4xx says that this very request is wrong, but for those that somebody can set right meanwhile.
-fn verdict(status: StatusCode) -> Result<(), Refused> {
+fn verdict(status: StatusCode, wait: Option<Duration>) -> Result<(), Refused> {
     let code = status.as_u16();
+    let later = |fault: String| Err(Refused::Later(fault, wait));
     match code {
         200..=299 => Ok(()),
-        401 | 403 => Err(Refused::Later(format!(
+        401 | 403 => later(format!(
             "the agent answers {code}: DIDACTYL_BRIDGE_TOKEN is not one that its DIDACTYL_API_TOKEN has with the scope bridge"
-        ))),
-        404 => Err(Refused::Later("the agent answers 404: is --to its URL?".to_owned())),
-        408 | 425 | 429 => Err(Refused::Later(format!("the agent answers {code}"))),
+        )),
+        404 => later("the agent answers 404: is --to its URL?".to_owned()),
+        408 | 425 | 429 => later(format!("the agent answers {code}")),
         400..=499 => Err(Refused::Never(format!("the agent answers {code}"))),
-        _ => Err(Refused::Later(format!("the agent answers {code}"))),
+        _ => later(format!("the agent answers {code}")),
     }
+}
+
+/// The seconds of `Retry-After`; a date is passed over.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get("retry-after")?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 #[cfg(test)]
@@ -187,21 +198,34 @@ mod tests {
     #[test]
     fn what_a_later_push_can_help_is_pushed_again() {
         let read: Vec<String> = [200, 202, 400, 401, 403, 404, 405, 413, 429, 500, 503, 302]
-            .map(|code| format!("{code} {:?}", verdict(StatusCode::from_u16(code).unwrap())))
+            .map(|code| format!("{code} {:?}", verdict(StatusCode::from_u16(code).unwrap(), None)))
             .into();
         insta::assert_snapshot!(read.join("\n"), @r#"
         200 Ok(())
         202 Ok(())
         400 Err(Never("the agent answers 400"))
-        401 Err(Later("the agent answers 401: DIDACTYL_BRIDGE_TOKEN is not one that its DIDACTYL_API_TOKEN has with the scope bridge"))
-        403 Err(Later("the agent answers 403: DIDACTYL_BRIDGE_TOKEN is not one that its DIDACTYL_API_TOKEN has with the scope bridge"))
-        404 Err(Later("the agent answers 404: is --to its URL?"))
+        401 Err(Later("the agent answers 401: DIDACTYL_BRIDGE_TOKEN is not one that its DIDACTYL_API_TOKEN has with the scope bridge", None))
+        403 Err(Later("the agent answers 403: DIDACTYL_BRIDGE_TOKEN is not one that its DIDACTYL_API_TOKEN has with the scope bridge", None))
+        404 Err(Later("the agent answers 404: is --to its URL?", None))
         405 Err(Never("the agent answers 405"))
         413 Err(Never("the agent answers 413"))
-        429 Err(Later("the agent answers 429"))
-        500 Err(Later("the agent answers 500"))
-        503 Err(Later("the agent answers 503"))
-        302 Err(Later("the agent answers 302"))
+        429 Err(Later("the agent answers 429", None))
+        500 Err(Later("the agent answers 500", None))
+        503 Err(Later("the agent answers 503", None))
+        302 Err(Later("the agent answers 302", None))
         "#);
+    }
+
+    #[test]
+    fn the_wait_that_the_agent_asks_for_is_read_in_seconds() {
+        let read = |value: &'static str| {
+            let headers = [("retry-after", value)].map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap()));
+            retry_after(&headers.into_iter().collect())
+        };
+        assert_eq!(read("30"), Some(Duration::from_secs(30)));
+        assert_eq!(["-1", "", "Wed, 21 Oct 2026 07:28:00 GMT"].map(read), [None; 3]);
+        let wait = Some(Duration::from_secs(30));
+        let told = verdict(StatusCode::SERVICE_UNAVAILABLE, wait);
+        assert_eq!(told, Err(Refused::Later("the agent answers 503".to_owned(), wait)));
     }
 }

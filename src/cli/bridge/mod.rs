@@ -250,8 +250,8 @@ impl Watch<'_> {
                     self.say("the agent takes events again");
                 }
             }
-            Err(Refused::Later(fault)) => {
-                outbox.refused(batch, Instant::now());
+            Err(Refused::Later(fault, wait)) => {
+                outbox.refused(batch, wait.unwrap_or_default(), Instant::now());
                 if self.fault.as_ref() != Some(&fault) {
                     self.say(&format!("{fault}; pushed again later"));
                     self.fault = Some(fault);

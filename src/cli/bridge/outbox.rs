@@ -117,8 +117,9 @@ impl Outbox {
         (self.failures, self.not_before) = (0, None);
     }
 
-    /// The other end did not take `batch`: it is pushed again, later.
-    pub(super) fn refused(&mut self, batch: Batch, now: Instant) {
+    /// The other end did not take `batch`: it is pushed again, later, and where the other end asks for a `wait`, not before
+    /// that is over.
+    pub(super) fn refused(&mut self, batch: Batch, wait: Duration, now: Instant) {
         self.bytes = self.bytes.saturating_add(batch.bytes);
         let place = self.waiting.iter().take_while(|other| other.begun < batch.begun).count();
         self.waiting.insert(place, batch);
@@ -128,6 +129,8 @@ impl Outbox {
             self.failures = self.failures.saturating_add(1);
             self.not_before = Some(now + delay);
         }
+        let asked = now + wait.min(LONGEST_DELAY);
+        self.not_before = self.not_before.map(|at| at.max(asked));
     }
 }
 
@@ -180,7 +183,7 @@ mod tests {
         loop {
             let batch = outbox.take(now).unwrap();
             assert_eq!(batch.relay, relay("a"));
-            outbox.refused(batch, now);
+            outbox.refused(batch, Duration::ZERO, now);
             let next = outbox.next_at().unwrap();
             waits.push((next - now).as_secs());
             now = next;
@@ -194,6 +197,20 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_that_the_other_end_asks_for_is_kept_within_bounds() {
+        let (mut outbox, start) = (Outbox::default(), Instant::now());
+        outbox.add(&relay("a"), event(100), start);
+        let mut now = after(start, 200);
+        for (asked, waited) in [(30, 30), (0, 2), (3, 4), (86_400, 300)] {
+            let batch = outbox.take(now).unwrap();
+            outbox.refused(batch, Duration::from_secs(asked), now);
+            let next = outbox.next_at().unwrap();
+            assert_eq!((next - now).as_secs(), waited);
+            now = next;
+        }
+    }
+
+    #[test]
     fn once_something_is_taken_nothing_waits() {
         let (mut outbox, start) = (Outbox::default(), Instant::now());
         for name in ["a", "b", "c"] {
@@ -201,8 +218,8 @@ mod tests {
         }
         let now = after(start, 200);
         let (a, b) = (outbox.take(now).unwrap(), outbox.take(now).unwrap());
-        outbox.refused(b, now);
-        outbox.refused(a, now);
+        outbox.refused(b, Duration::ZERO, now);
+        outbox.refused(a, Duration::ZERO, now);
         assert_eq!(outbox.next_at(), Some(after(start, 1200)));
         assert_eq!(taken(&mut outbox, after(start, 1199)), []);
         outbox.took();

@@ -114,7 +114,7 @@ pub async fn show(app: &App, payload: Option<&str>, request: &Request) -> Result
     // What the relays told is not kept: a later run reads it again.
     let mut loaded = load::refresh(app, &trigger, stored, deadline.slice(load::SLICE)).await?;
     let remarks = lay_over(app, &mut loaded, request)?;
-    let trigger = guests::heeded(app, trigger, &loaded.state)
+    let trigger = guests::preview(app, trigger, &loaded.state)
         .map_err(|refusal| format!("the payload starts no run: {refusal}"))?;
     let mut context = assemble(app, &trigger, &loaded, deadline).await;
     // Reading the draft as an event may have told the same.

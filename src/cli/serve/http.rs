@@ -1,5 +1,6 @@
 //! The function URL on a loopback port: requests become payloads of format 2.0, and the same door answers them.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
@@ -11,6 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 
 use crate::app::App;
 use crate::clock::{DEFAULT_BUDGET, Deadline};
@@ -19,7 +21,15 @@ use crate::http::{self, Answer};
 /// What Lambda lets through.
 const MAX_BODY_BYTES: usize = 6 * 1024 * 1024;
 
-/// Answers requests until `stop` is over and the last one is answered.
+/// What each request needs.
+#[derive(Clone)]
+struct Desk {
+    app: Arc<App>,
+    /// Each work under way holds one: when all are dropped, all are over.
+    under_way: mpsc::Sender<Infallible>,
+}
+
+/// Answers requests until `stop` is over and the work of the last one is.
 ///
 /// # Errors
 /// The socket failed.
@@ -28,19 +38,30 @@ pub(super) async fn serve(
     listener: TcpListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let router = Router::new().fallback(answer).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).with_state(app);
-    axum::serve(listener, router).with_graceful_shutdown(stop).await
+    let (under_way, mut over) = mpsc::channel(1);
+    let desk = Desk { app, under_way };
+    let router = Router::new().fallback(answer).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).with_state(desk);
+    let served = axum::serve(listener, router).with_graceful_shutdown(stop).await;
+    over.recv().await;
+    served
 }
 
+/// The work is a task of its own: a client that hangs up, whose request's future is dropped, ends no run. On Lambda it
+/// could not either.
 async fn answer(
-    State(app): State<Arc<App>>,
+    State(Desk { app, under_way }): State<Desk>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
     let payload = payload(&method, &uri, &headers, &body).to_string();
-    response(http::answer(&app, &payload, Deadline::after(DEFAULT_BUDGET)).await)
+    let work = tokio::spawn(async move {
+        let answer = http::answer(&app, &payload, Deadline::after(DEFAULT_BUDGET)).await;
+        drop(under_way);
+        answer
+    });
+    work.await.map_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response(), response)
 }
 
 /// <https://docs.aws.amazon.com/lambda/latest/dg/urls-invocation.html#urls-payloads>

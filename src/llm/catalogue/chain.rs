@@ -93,6 +93,21 @@ pub enum ChainError {
     BadModel(String),
 }
 
+impl ChainError {
+    /// The same of a variable's value, without the entry's text: it may be a key in the wrong place.
+    #[must_use]
+    pub fn of_variable(&self) -> &'static str {
+        match self {
+            Self::Empty => "names no model: give provider/model",
+            Self::NoProvider(_) => {
+                "has an entry without a provider: give provider/model, or a keyword that DIDACTYL_MODELS has"
+            }
+            Self::BadProvider(_) => "has a provider that is not made of letters, digits, - and _",
+            Self::BadModel(_) => "has an entry without a model, or one with spaces: give provider/model",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

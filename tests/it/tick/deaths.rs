@@ -159,6 +159,32 @@ async fn a_message_for_which_the_store_fails_again_and_again_is_answered_when_it
     assert_eq!(harbour.answers(), ["AFTER", "BEFORE", "POISON"]);
 }
 
+/// Also one alone, which would be tried in each tick.
+#[tokio::test]
+async fn a_single_message_is_not_given_up_however_long_the_store_fails() {
+    let harbour = Harbour::new(&[Manner::Gives(500)], echo).await;
+    harbour.tick().await;
+    let message = wrap_at(&secret(2), "poison", harbour.now(), harbour.now() - HOUR);
+    harbour.sea.post(&message);
+    assert!(Poison::new(&message).tick(&harbour).await.is_none());
+    for _ in 0..9 {
+        harbour.clock.forward(2 * MINUTE);
+        let mut app = harbour.app();
+        Judge::install(&mut app, |writes| {
+            let noted = [keys::sweep_batch(), keys::sweep_lease()];
+            if writes.len() == 1 && noted.contains(&writes[0].key) {
+                return Verdict::Pass;
+            }
+            Verdict::Fail(StoreError::Unavailable("it is ill".to_owned()))
+        });
+        let answer = tick(&app).await;
+        assert!(answer["sweep"].get("quarantined").is_none(), "{answer}");
+    }
+    harbour.clock.forward(2 * MINUTE);
+    harbour.tick().await;
+    assert_eq!(harbour.answers(), ["POISON"]);
+}
+
 #[tokio::test]
 async fn what_was_found_is_worked_although_the_sweep_could_not_be_saved() {
     let (harbour, _) = three_messages().await;
