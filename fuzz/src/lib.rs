@@ -60,7 +60,7 @@ pub fn context(soul: Option<&str>, skills: &[(&str, &str)], value: &Value) -> Co
             message_id: EventId::from_byte_array([0; 32]),
             created_at: Timestamp::from(NOW),
             text: MESSAGE.to_owned(),
-            notice: None,
+            fixed_answer: None,
             relay: None,
         }),
         tier: Tier::Admin,

@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn what_is_asked_of_the_stored_events_is_never_too_much() {
         let limits = Limits::default();
-        assert!(MAX_STORED * limits.max_frame_bytes < limits.max_stored_bytes);
+        assert!(MAX_STORED * limits.max_event_bytes < limits.max_stored_bytes);
         assert!(MAX_STORED < limits.max_events);
     }
 }

@@ -28,7 +28,8 @@ const CLOSE_TIME: Duration = Duration::from_millis(250);
 pub struct Limits {
     /// Larger frames are skipped, so an event is a few bytes smaller than this.
     pub max_event_bytes: usize,
-    /// Larger frames end the connection: they are not even read, since a frame is held in memory as a whole.
+    /// Larger frames end the connection: they are not even read, since a frame is held in memory as a whole. Many times what
+    /// relays take, since one that a relay gives would hide all behind it.
     pub max_frame_bytes: usize,
     /// The most events, good and bad, in one read.
     pub max_events: usize,
@@ -55,10 +56,10 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_event_bytes: 256 * 1024,
-            max_frame_bytes: 1024 * 1024,
+            max_frame_bytes: 8 * 1024 * 1024,
             max_events: 1000,
             max_page_events: 2500,
-            max_bytes: 8 * 1024 * 1024,
+            max_bytes: 16 * 1024 * 1024,
             max_stored_bytes: 32 * 1024 * 1024,
             connect_timeout: Duration::from_secs(5),
             fetch_timeout: Duration::from_secs(10),

@@ -44,7 +44,7 @@ enum Look {
 
 /// A guest's message.
 struct Guest {
-    trigger: Trigger,
+    trigger: Box<Trigger>,
     /// Whether no list that is not known yet gives its sender another tier.
     is_sure: bool,
 }
@@ -101,11 +101,11 @@ impl<'a> Door<'a> {
             match over_limit(&self.app.config.senders, counters.usage(&guest)) {
                 None => {
                     counters.add(guest);
-                    passed.push(Placed { id, at, order: Order::Work(Box::new(trigger)) });
+                    passed.push(Placed { id, at, order: Order::Work(trigger) });
                 }
                 // An admin chose this one: there are not many.
                 Some(refusal) if trigger.tier > Tier::Stranger => {
-                    passed.push(Placed { id, at, order: Order::Refused(Box::new(trigger), refusal) });
+                    passed.push(Placed { id, at, order: Order::Refused(trigger, refusal) });
                 }
                 Some(refusal) if is_sure => turn_away(id, refusal, settled),
                 Some(_) => leave(id, settled),
@@ -125,7 +125,9 @@ impl<'a> Door<'a> {
 
     /// Whether a guest is answered at all. Where the lists were not read in full, it is only known when the run begins.
     fn look(&self, trigger: Trigger, known: &Known) -> Look {
-        let Some(sender) = trigger.sender() else { return Look::Passes(Guest { trigger, is_sure: true }) };
+        let Some(sender) = trigger.sender() else {
+            return Look::Passes(Guest { trigger: Box::new(trigger), is_sure: true });
+        };
         let senders = &self.app.config.senders;
         let tier = match judge(senders, &known.state, known.lists, sender, Usage::default()) {
             Ok(heed) => match heed.refusal {
@@ -144,7 +146,7 @@ impl<'a> Door<'a> {
                 return Look::Later;
             }
         }
-        Look::Passes(Guest { trigger: trigger.of_tier(tier), is_sure })
+        Look::Passes(Guest { trigger: Box::new(trigger.of_tier(tier)), is_sure })
     }
 
     /// After a standby the agent starts anew.

@@ -287,19 +287,23 @@ async fn garbage_is_counted_and_the_connection_lives_on() {
 }
 
 #[tokio::test]
-async fn a_giant_frame_fails_only_its_relay_and_the_soul_comes_from_another() {
-    let giant = FakeRelay::start(|mut peer| async move {
-        let req = peer.hear_kind("REQ").await?;
-        peer.say(json!(["EVENT", req[1], {"kind": 0, "content": "x".repeat(6_000_000)}])).await?;
-        peer.say(json!(["EVENT", req[1], soul("I am")])).await?;
-        peer.say(json!(["EOSE", req[1]])).await?;
-        peer.hear_out().await
-    })
-    .await;
-    let other = FakeRelay::serving(vec![soul("I am")]).await;
+async fn a_giant_frame_is_skipped_and_a_larger_one_fails_only_its_relay() {
+    let giant = |bytes: usize| {
+        FakeRelay::start(move |mut peer| async move {
+            let req = peer.hear_kind("REQ").await?;
+            peer.say(json!(["EVENT", req[1], {"kind": 0, "content": "x".repeat(bytes)}])).await?;
+            peer.say(json!(["EVENT", req[1], soul("I am")])).await?;
+            peer.say(json!(["EOSE", req[1]])).await?;
+            peer.hear_out().await
+        })
+    };
+    let fetched = pool().fetch(&[giant(6_000_000).await.own()], &[souls()], generous()).await;
+    assert_eq!((contents(&fetched), outcomes(&fetched)), (vec!["I am"], vec!["ok".to_owned()]));
+
+    let (giant, other) = (giant(9_000_000).await, FakeRelay::serving(vec![soul("I am")]).await);
     let fetched = pool().fetch(&[giant.own(), other.own()], &[souls()], generous()).await;
     assert_eq!(contents(&fetched), ["I am"]);
-    assert_eq!(outcomes(&fetched), ["cut off: a frame has more than 1048576 bytes", "ok"]);
+    assert_eq!(outcomes(&fetched), ["cut off: a frame has more than 8388608 bytes", "ok"]);
 }
 
 #[tokio::test]

@@ -309,6 +309,8 @@ async fn after_six_hours_a_guest_whose_lists_no_relay_told_is_judged_by_what_is_
     let dm = nip17(&stranger(), "hello!");
     for _ in 0..5 {
         agent.try_deliver(std::slice::from_ref(&dm)).await.unwrap_err();
+        // It is given back for ever longer times.
+        agent.clock.forward(Duration::from_secs(10 * 60));
     }
     let record = record_of(&agent, &dm).await;
     assert_eq!((record.attempt, record.tries(), record.counted), (5, 0, true));

@@ -56,7 +56,7 @@ fn new_events(answer: &Value) -> u64 {
 async fn of_a_flood_of_strangers_no_more_is_stored_than_may_be_worked_and_the_admin_comes_first() {
     let harbour = harbour("5").await;
     let now = harbour.now();
-    // Each in a second of its own: of more than a page in one second the admin is told, which is a run too.
+    // Of a second that holds more than a page the admin would be told.
     let flood = (0..300).map(|n| wrap_at(&Keys::generate(), &format!("spam {n}"), now, now - n));
     harbour.sea.post_all(flood.collect());
     let of_admin = nip04_at(&admin(), &agent_key(), "from the admin", now + 1);
