@@ -80,6 +80,7 @@ async fn a_chain_that_is_down_is_tried_whole_each_time_and_ends_in_one_honest_re
     for _ in 0..2 {
         let error = deliver(&agent, &app, &dm, 12).await.unwrap_err();
         assert_eq!(error.to_string(), "the model is unavailable for now");
+        agent.clock.forward(Duration::from_secs(60));
     }
     let answer = deliver(&agent, &app, &dm, 12).await.unwrap();
     assert_eq!(answer["results"][0]["failure"], "the model is unavailable for now", "{answer}");

@@ -397,6 +397,7 @@ async fn a_signed_call_goes_back_with_its_signature_and_so_it_does_in_the_proces
     let dm = [nip17(&secret(2), "What time is it?")];
     let error = deliver_to(&process(), &agent.relay_url, &dm).await.unwrap_err();
     assert_eq!(error.to_string(), "the model is unavailable for now");
+    agent.clock.forward(Duration::from_secs(60));
     let answer = deliver_to(&process(), &agent.relay_url, &dm).await.unwrap();
     assert_eq!(outcomes(&answer), ["replied"], "{answer}");
     let replies: Vec<String> = agent.replies().await.into_iter().map(|(_, text)| text).collect();
