@@ -186,7 +186,8 @@ impl Outline {
 /// Moves every heading one level down: `#` gains one, a line over `===` gets `---`, a line over `---` becomes `###`.
 /// Level 6 has nothing below it and stays.
 ///
-/// A block between two `---` lines at the very start, without a blank line in it, is front matter and stays too.
+/// A block between two `---` lines at the very start, without a blank line, a fence or HTML in it, is front matter and stays
+/// too.
 fn bump(source: &str, outline: &Outline) -> Bumped {
     let (mut edits, mut kept) = (Vec::new(), 0_usize);
     for (level, range) in &outline.headings {
@@ -258,6 +259,8 @@ fn front_matter_len(source: &str) -> usize {
             "" => return 0,
             "---" if index > 0 => return len,
             "---" => return 0,
+            // Readers who know no front matter would find it open to the end of the document.
+            line if may_open(line) => return 0,
             _ => {}
         }
     }
@@ -368,6 +371,8 @@ mod tests {
     fn front_matter_is_left_alone() {
         assert_eq!(bump("---\ntitle: x\n---\n# Two"), "---\ntitle: x\n---\n## Two");
         assert_eq!(bump("---\n\n# One\n\n---\n"), "---\n\n## One\n\n---\n");
+        // No front matter: what opens in it would stay open.
+        assert_eq!(prepare("---\n```\n---").text, "---\n```\n---\n```");
     }
 
     #[test]
