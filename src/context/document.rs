@@ -289,7 +289,8 @@ fn open_html(block: &str) -> Option<&'static str> {
         let rest = lower.strip_prefix(start);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['>', ' ', '\t', '\n', '\r']))
     })?;
-    tags.iter().all(|(_, end)| !lower.contains(end)).then_some(end)
+    // For some readers another tag of these ends it as well.
+    (!lower.contains(end)).then_some(end)
 }
 
 /// Nothing but spaces may follow the marks: of tabs markdown's readers think differently.
@@ -443,7 +444,8 @@ mod tests {
             ("<!-- note -->", ""),
             ("<!-- a\n\nb -->\n\n<PRE>\n# code", "\n</pre>"),
             ("<pre>\n# code\n</pre>", ""),
-            ("<script>\n\nx</STYLE>", ""),
+            ("<pre></textarea>\n\n<", "\n</pre>"),
+            ("<script>\n\nx</STYLE>", "\n</script>"),
             ("<?php\n\nx", "\n?>"),
             ("<![CDATA[ x", "\n]]>"),
             ("<!DOCTYPE", "\n>"),
