@@ -287,7 +287,9 @@ fn open_html(block: &str) -> Option<&'static str> {
         [("<pre", "</pre>"), ("<script", "</script>"), ("<style", "</style>"), ("<textarea", "</textarea>")];
     let (_, end) = tags.iter().find(|(start, _)| {
         let rest = lower.strip_prefix(start);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['>', ' ', '\t', '\n', '\r']))
+        rest.is_some_and(|rest| {
+            rest.is_empty() || rest.starts_with(['>', ' ', '\t', '\n', '\u{b}', '\u{c}', '\r'])
+        })
     })?;
     // For some readers another tag of these ends it as well.
     (!lower.contains(end)).then_some(end)
@@ -444,6 +446,7 @@ mod tests {
             ("<!-- note -->", ""),
             ("<!-- a\n\nb -->\n\n<PRE>\n# code", "\n</pre>"),
             ("<pre>\n# code\n</pre>", ""),
+            ("<pre\u{c}x", "\n</pre>"),
             ("<pre></textarea>\n\n<", "\n</pre>"),
             ("<script>\n\nx</STYLE>", "\n</script>"),
             ("<?php\n\nx", "\n?>"),
