@@ -36,7 +36,7 @@ use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::sqs;
 use crate::standby;
-use crate::store::{Expect, StoreError, Write};
+use crate::store::{Expect, Write, write_or_leave};
 use crate::tick;
 use crate::trigger::payload::{Payload, PayloadError, RelayEvents};
 use crate::trigger::{Source, Trigger};
@@ -421,10 +421,7 @@ pub(crate) async fn keep_message(app: &App, opened: Opened) -> Worked {
     if message.from_agent {
         instance::suspect(app, &peer, &message).await?;
         // What this store's agent sent lies there already.
-        match app.store.write(&[Write { expect: Expect::Absent, ..write }]).await {
-            Ok(()) | Err(StoreError::Conflict { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+        write_or_leave(app.store.as_ref(), &[Write { expect: Expect::Absent, ..write }]).await?;
     } else {
         app.store.write(&[write]).await?;
     }

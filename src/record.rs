@@ -21,7 +21,7 @@ use crate::hash::{hex, sha256};
 use crate::history;
 use crate::letter::Letter;
 use crate::run::journal::Journal;
-use crate::store::{Change, Expect, Key, Range, Row, StoreError, Write, keys};
+use crate::store::{Change, Expect, Key, Range, Row, StoreError, Write, keys, write_or_leave};
 use crate::trigger::{Tier, Trigger};
 
 /// The format of every value in the store; a binary reads its own and the one before.
@@ -538,10 +538,8 @@ pub async fn drop_event(
         reason: Some(reason.to_owned()),
         ..RunRecord::new(app, &dm_trigger_id(event), Tier::Stranger, created_at, app.clock.now())?
     };
-    match app.store.write(&[put_record(&record, Expect::Absent)?]).await {
-        Ok(()) | Err(StoreError::Conflict { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    write_or_leave(app.store.as_ref(), &[put_record(&record, Expect::Absent)?]).await?;
+    Ok(())
 }
 
 /// Records that a message is not answered, and keeps it in the conversation. A run that is there already stays as it is.
@@ -555,10 +553,8 @@ pub(crate) async fn refuse(app: &App, trigger: &Trigger, reason: &str) -> Result
     };
     let mut writes = vec![put_record(&record, Expect::Absent)?];
     writes.extend(history::incoming(trigger).map(|(peer, message)| message.write(app, &peer)).transpose()?);
-    match app.store.write(&writes).await {
-        Ok(()) | Err(StoreError::Conflict { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    write_or_leave(app.store.as_ref(), &writes).await?;
+    Ok(())
 }
 
 /// A run's record and trigger, to take it over without the event that started it.

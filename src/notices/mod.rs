@@ -20,7 +20,7 @@ pub use self::fact::Fact;
 use crate::app::App;
 use crate::error::Error;
 use crate::record;
-use crate::store::{Expect, Key, Range, Row, StoreError, Write, keys};
+use crate::store::{Expect, Key, Range, Row, Write, keys, write_or_leave};
 use crate::trigger::Trigger;
 
 /// How long it is remembered that a fact was told. After that it is worth telling again.
@@ -50,14 +50,10 @@ struct Entry {
 pub async fn raise(app: &App, fact: &Fact) -> Result<(), Error> {
     let entry = Entry { text: fact.text(), told: false, once: fact.is_told_once() };
     let write = app.put_sealed(keys::notice(&fact.name()), &entry, None)?;
-    match app.store.write(&[Write { expect: Expect::Absent, ..write }]).await {
-        Ok(()) => {
-            tracing::warn!(fact = %fact.name(), "there is something to tell the admin");
-            Ok(())
-        }
-        Err(StoreError::Conflict { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
+    if write_or_leave(app.store.as_ref(), &[Write { expect: Expect::Absent, ..write }]).await? {
+        tracing::warn!(fact = %fact.name(), "there is something to tell the admin");
     }
+    Ok(())
 }
 
 /// All facts that were ever raised and are remembered: the rows of their partition, as a tick read them.
@@ -124,12 +120,8 @@ impl Board {
             let write = app.put_sealed(key, &Entry { told: true, ..entry }, forget_at)?;
             writes.push(Write { expect: Expect::Version(version), ..write });
         }
-        match app.store.write(&writes).await {
-            Ok(()) => Ok(Some(trigger)),
-            // Another tick's, or ours, whose answer was lost: then it is due.
-            Err(StoreError::Conflict { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        // Else they are another tick's, or ours, whose answer was lost: then it is due.
+        Ok(write_or_leave(app.store.as_ref(), &writes).await?.then_some(trigger))
     }
 }
 

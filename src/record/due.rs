@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{FORMAT, RunRecord, Status, put_record, read_clear, to_json};
 use crate::app::App;
 use crate::error::Error;
-use crate::store::{Expect, Key, Range, Row, StoreError, Write, keys};
+use crate::store::{Expect, Key, Range, Row, Write, keys, write_or_leave};
 use crate::trigger::{Tier, Trigger};
 
 /// Where a run's row lies; `None` where nobody need look at it again.
@@ -158,11 +158,8 @@ async fn give_up(app: &App, found: RunRecord, version: u64) -> Result<(), Error>
     };
     let mut writes = vec![put_record(&record, Expect::Version(version))?];
     writes.extend(due_rows(&record, due_key(&found))?);
-    match app.store.write(&writes).await {
-        // Somebody else was faster.
-        Ok(()) | Err(StoreError::Conflict { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    write_or_leave(app.store.as_ref(), &writes).await?;
+    Ok(())
 }
 
 impl Due {

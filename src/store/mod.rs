@@ -182,3 +182,16 @@ pub trait Store: Send + Sync {
     /// [`StoreError::Conflict`] where a row is not as expected; [`StoreError::Unavailable`]; [`StoreError::Invalid`].
     async fn write(&self, writes: &[Write]) -> Result<(), StoreError>;
 }
+
+/// Does all of `writes` or none; whether they were done. Where a row is not as expected, somebody was faster, and what is
+/// there stands.
+///
+/// # Errors
+/// [`StoreError::Unavailable`], [`StoreError::Invalid`].
+pub async fn write_or_leave(store: &dyn Store, writes: &[Write]) -> Result<bool, StoreError> {
+    match store.write(writes).await {
+        Ok(()) => Ok(true),
+        Err(StoreError::Conflict { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
