@@ -60,6 +60,10 @@ pub struct Sea {
     /// Counts what was put on any relay.
     posted: watch::Sender<usize>,
     listeners: watch::Sender<usize>,
+    /// Counts how often a page was asked for.
+    asked: watch::Sender<usize>,
+    /// Whoever has it keeps every page back.
+    pages_wait: tokio::sync::Mutex<()>,
 }
 
 impl Sea {
@@ -73,6 +77,8 @@ impl Sea {
             refuses_events: AtomicBool::new(false),
             posted: watch::Sender::default(),
             listeners: watch::Sender::default(),
+            asked: watch::Sender::default(),
+            pages_wait: tokio::sync::Mutex::default(),
         }
     }
 
@@ -100,6 +106,16 @@ impl Sea {
     /// How often relay `port` was asked for a page so far.
     pub fn pages(&self, port: u16) -> usize {
         self.islands.lock().unwrap()[&url(port)].pages
+    }
+
+    /// Keeps every page back until what this gives is dropped.
+    pub async fn keep_pages_back(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.pages_wait.lock().await
+    }
+
+    /// Waits until relays were asked for so many pages.
+    pub async fn asked_for(&self, pages: usize) {
+        let _ = self.asked.subscribe().wait_for(|asked| *asked >= pages).await;
     }
 
     /// Puts `event` on relay `port` once it gave its next page.
@@ -225,6 +241,8 @@ impl Relays for Sea {
     }
 
     async fn page(&self, target: &Target, filters: &[Filter], _until: Instant) -> Page {
+        self.asked.send_modify(|count| *count += 1);
+        drop(self.pages_wait.lock().await);
         let outcome = self.answer(&target.url, filters);
         if let Ok(events) = &outcome
             && self.is_late(&target.url)

@@ -14,7 +14,7 @@ use didactyl::llm::scripted::Answer;
 use didactyl::record::{Status, dm_trigger_id, run_id};
 use didactyl::store::{Range, keys};
 use nostr::prelude::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::agent::{
     TestAgent, agent_key, deliver_to, dm_id, echo, hand_over, nip04, nip17, outcomes, secret,
@@ -169,13 +169,18 @@ async fn what_no_queue_took_is_queued_by_a_later_tick() {
 
 #[tokio::test]
 async fn of_two_ticks_at_once_one_sweeps_and_each_message_is_answered_once() {
-    let agent = TestAgent::start().await;
-    agent.publish([nip17(&secret(2), "hello")]).await;
-    let (one, two) = (agent.another(), agent.another());
-    let (one, two) = tokio::join!(tick(&one), tick(&two));
-    let held = |answer: &Value| answer["sweep"] == json!("held");
-    assert!(held(&one) != held(&two), "{one} {two}");
-    assert_eq!(agent.replies().await.len(), 1);
+    let harbour = Harbour::new(&[Manner::Gives(500)], echo).await;
+    harbour.sea.post(&wrap_at(&secret(2), "hello", harbour.now(), harbour.now()));
+    let pages = harbour.sea.keep_pages_back().await;
+    let (sweeps, finds_it_held) = tokio::join!(harbour.tick(), async {
+        harbour.sea.asked_for(1).await;
+        let answer = harbour.tick().await;
+        drop(pages);
+        answer
+    });
+    assert_eq!(outcomes(&sweeps), ["replied"], "{sweeps}");
+    assert_eq!((&finds_it_held["sweep"], outcomes(&finds_it_held)), (&json!("held"), vec![""; 0]));
+    assert_eq!((harbour.answers(), harbour.model.calls()), (vec!["HELLO".to_owned()], 1));
 }
 
 #[tokio::test]
