@@ -6,7 +6,7 @@
 //! payload ─▶ inbox ─▶ trigger ─▶ claim + load ─▶ assemble ─▶ run ─▶ publish ─▶ record
 //! ```
 //!
-//! - [`handler`]: START HERE. The whole way, one call per step.
+//! - [`handler`]: START HERE. What each payload is and becomes; [`work`]: the way of every run, one call per step.
 //! - [`trigger`]: the payload's shape, and what starts a run; [`inbox`]: which events do; [`dm`]: opening and writing messages.
 //! - [`heed`]: who is answered; [`guests`]: how often those who are no admins.
 //! - [`record`]: the claim that makes it once, the saved reply, the outcome.
@@ -65,6 +65,7 @@ pub mod tools;
 pub mod trigger;
 pub mod versions;
 mod warnings;
+pub mod work;
 
 /// Makes ring the process's TLS provider: the first thing a binary does. A second call changes nothing.
 pub fn install_crypto_provider() {

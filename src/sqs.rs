@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::handler;
 use crate::outcome::Worked;
 use crate::trigger::payload::{Payload, Record};
+use crate::work;
 
 /// The answer to a batch.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -44,7 +45,7 @@ pub async fn answer(app: &App, records: Vec<Record>, deadline: Deadline) -> Batc
 /// An error where the record shall come again. One that will never parse is told in the log and is done.
 async fn work(app: &App, record: &Record, deadline: Deadline) -> Result<(), Error> {
     if let Some(run) = parse_body(&record.body) {
-        return settled(handler::resume(app, run, deadline).await);
+        return settled(work::resume(app, run, deadline).await);
     }
     match Payload::parse(&record.body) {
         Ok(Payload::Relay(events)) => {

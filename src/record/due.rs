@@ -2,11 +2,15 @@
 //! is written and removed together with the run's record, so neither is there without the other. The rows of held runs lie
 //! behind all others: however many there are, none that is due waits for them.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::{FORMAT, RunRecord, Status, put_record, read_clear, to_json};
 use crate::app::App;
+use crate::clock::Deadline;
 use crate::error::Error;
+use crate::queue::QUEUE_GRACE;
 use crate::store::{Expect, Key, Range, Row, Write, keys, write_or_leave};
 use crate::trigger::{Tier, Trigger};
 
@@ -160,6 +164,20 @@ async fn give_up(app: &App, found: RunRecord, version: u64) -> Result<(), Error>
     writes.extend(due_rows(&record, due_key(&found))?);
     write_or_leave(app.store.as_ref(), &writes).await?;
     Ok(())
+}
+
+/// When stored work is due that somebody is to begin now, if nobody does: Unix seconds.
+pub(crate) fn due_if_not_begun(app: &App, deadline: Deadline) -> u64 {
+    match app.queue {
+        Some(_) => due_after(app, QUEUE_GRACE),
+        // Until then this invocation may come to it.
+        None => app.lease_until_ms(deadline) / 1000 + 1,
+    }
+}
+
+/// So long from now, as due rows tell time: Unix seconds.
+pub(crate) fn due_after(app: &App, wait: Duration) -> u64 {
+    (app.clock.now() + wait).as_secs()
 }
 
 impl Due {

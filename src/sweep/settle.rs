@@ -16,11 +16,11 @@ use crate::clock::Deadline;
 use crate::dm::Opened;
 use crate::error::Error;
 use crate::guests::Counters;
-use crate::handler::{due_if_not_begun, keep_message};
+use crate::handler::keep_message;
 use crate::heed::Refusal;
 use crate::history::{self, StoredMessage};
 use crate::inbox::{self, Inbound, MAX_AHEAD, Rejection, Swept};
-use crate::record::{self, RunRecord};
+use crate::record::{self, RunRecord, due_if_not_begun};
 use crate::store::{Range, keys};
 use crate::trigger::{Tier, Trigger};
 

@@ -8,7 +8,6 @@ use didactyl::chat::{Params, Role};
 use didactyl::cli::{sandbox, seed};
 use didactyl::clock::Deadline;
 use didactyl::context::{self, Context, Defaults, HistoryMessage, Input, Origin};
-use didactyl::handler;
 use didactyl::kinds;
 use didactyl::outcome::Outcome;
 use didactyl::skill::{Definition, RunRules, SkillParams, TriggerFilter, draft};
@@ -298,7 +297,7 @@ async fn what_skills_md_says_to_start_nothing_yet_starts_nothing() {
     for trigger in triggers {
         let name = trigger.source.name();
         assert!(said.contains(&format!("`{name}`")), "{name}");
-        let outcome = handler::work(&agent.app, trigger, Deadline::after(BUDGET)).await.unwrap();
+        let outcome = didactyl::work::work(&agent.app, trigger, Deadline::after(BUDGET)).await.unwrap();
         assert!(matches!(outcome, Outcome::Rejected { .. }), "SKILLS.md says that {name} starts nothing yet");
     }
     // Where nothing is configured, the admin's contact is dropped as anybody else is.

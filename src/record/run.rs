@@ -1,0 +1,220 @@
+//! A run's record: what the store, and whoever looks at it later, know of a run.
+
+use nostr::prelude::{EventId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{FORMAT, run_id};
+use crate::app::App;
+use crate::chat::Usage;
+use crate::error::Error;
+use crate::trigger::{Tier, Trigger};
+
+/// A run's record: the claim on its trigger while it lasts, and what became of it. Holds no private text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// See [`FORMAT`].
+    pub format: u32,
+    /// The run's id: [`run_id`] of the trigger's.
+    pub run_id: String,
+    /// The trigger's id; what stands before its colon is the kind of trigger.
+    pub trigger_id: String,
+    /// The run's tier.
+    pub tier: Tier,
+    /// The run's taint flag.
+    pub tainted: bool,
+    /// How far it is.
+    pub status: Status,
+    /// Who works on it: the request id and a random part.
+    pub owner: String,
+    /// One more with every owner.
+    pub fence: u64,
+    /// How often work on it was begun.
+    pub attempt: u32,
+    /// How often of these it was put off, since it was not known yet whether its sender is answered.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waits: u32,
+    /// Until when the owner has it, Unix milliseconds.
+    pub lease_until_ms: u64,
+    /// Nobody begins it before, Unix seconds: it was given back, and what it failed of may last. A redelivery would only use
+    /// up its attempts.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_before: u64,
+    /// Where its due row lies, Unix seconds: when somebody must look at it again, if nobody ended it by then. Written and
+    /// removed together with this record.
+    #[serde(default)]
+    pub due_at: Option<u64>,
+    /// Whether it counts among the messages of guests: see [`crate::guests`].
+    #[serde(default)]
+    pub counted: bool,
+    /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
+    /// When the trigger was first seen, Unix seconds.
+    pub arrived_at: Timestamp,
+    /// When the record was last written, Unix milliseconds.
+    pub updated_at_ms: u64,
+    /// From when on the store may forget it, Unix seconds; `None` is never.
+    pub expires_at: Option<u64>,
+    /// The skills that took part, as `kind:author:d`, with the event id of the version used.
+    #[serde(default)]
+    pub skills: Vec<(String, EventId)>,
+    /// `provider/model` that gave the last answer.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Model calls.
+    #[serde(default)]
+    pub turns: u32,
+    /// The names of the tools that were called, in order.
+    #[serde(default)]
+    pub tool_calls: Vec<String>,
+    /// Tokens, as far as providers told.
+    #[serde(default)]
+    pub usage: Usage,
+    /// What all attempts cost, in micro-dollars: see [`Attempt::cost_micro_usd`].
+    #[serde(default)]
+    pub cost_micro_usd: u64,
+    /// The models that were asked, with what came of it; of failures that cost nothing the first hundred.
+    #[serde(default)]
+    pub attempts: Vec<Attempt>,
+    /// The ids of the reply's parts: kind 4 events or rumors.
+    #[serde(default)]
+    pub reply_ids: Vec<EventId>,
+    /// What each relay said to each part.
+    #[serde(default)]
+    pub deliveries: Vec<Delivery>,
+    /// Why it failed or was dropped, for the operator.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// How long each step of the last attempt took, in milliseconds, in order.
+    #[serde(default)]
+    pub steps_ms: Vec<(String, u64)>,
+}
+
+/// One model that was asked once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// The turn that it was asked for, from 1.
+    pub turn: u32,
+    /// `provider/model`.
+    pub model: String,
+    /// Whether it was asked for a summary and not for the answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub for_summary: bool,
+    /// Why it did not answer, in words of ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// The tokens of its answer, as far as its provider told.
+    #[serde(default)]
+    pub usage: Usage,
+    /// What the answer, or what came of it, cost, in micro-dollars, by the catalogue's prices: those of the dearest model
+    /// where nobody knows this one's, and of an estimate where the provider told no tokens.
+    #[serde(default)]
+    pub cost_micro_usd: u64,
+    /// How long it took, in milliseconds; `None` where the answer of an earlier attempt at the run was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Somebody works on it, or did until the lease ran out.
+    Running,
+    /// The reply is signed and saved; no relay of the recipient is known to have it yet.
+    Replying,
+    /// The reply was accepted.
+    Done,
+    /// It was looked at and starts nothing.
+    Dropped,
+}
+
+impl Status {
+    /// Whether nothing more is to be done.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Done | Self::Dropped)
+    }
+}
+
+/// What one relay said to one event of a reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// The event sent: a kind 4 event or a wrap.
+    pub event: EventId,
+    /// The relay.
+    pub relay: String,
+    /// `None` where it was accepted, else why not.
+    pub refused: Option<String>,
+}
+
+impl RunRecord {
+    /// A record of a trigger that nobody works on yet.
+    pub(super) fn waiting(app: &App, trigger: &Trigger) -> Result<Self, Error> {
+        let record = Self::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?;
+        Ok(Self { status: Status::Running, tainted: trigger.tainted, held: app.config.standby, ..record })
+    }
+
+    /// From when on somebody else may begin it, Unix milliseconds.
+    #[must_use]
+    pub fn free_at_ms(&self) -> u64 {
+        self.lease_until_ms.max(self.not_before.saturating_mul(1000))
+    }
+
+    /// How often it was tried to work it.
+    #[must_use]
+    pub fn tries(&self) -> u32 {
+        self.attempt.saturating_sub(self.waits)
+    }
+
+    /// Notes how long a step took.
+    pub fn note_step(&mut self, step: &str, took_ms: u64) {
+        self.steps_ms.push((step.to_owned(), took_ms));
+    }
+
+    /// A record that nobody works on.
+    pub(super) fn new(
+        app: &App,
+        trigger_id: &str,
+        tier: Tier,
+        created_at: Timestamp,
+        arrived_at: Timestamp,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            format: FORMAT,
+            run_id: run_id(trigger_id),
+            trigger_id: trigger_id.to_owned(),
+            tier,
+            tainted: false,
+            status: Status::Dropped,
+            owner: app.new_owner()?,
+            fence: 1,
+            attempt: 0,
+            waits: 0,
+            lease_until_ms: 0,
+            not_before: 0,
+            due_at: None,
+            counted: false,
+            held: false,
+            arrived_at,
+            updated_at_ms: app.clock.now_ms(),
+            expires_at: app.claim_expiry(created_at),
+            skills: Vec::new(),
+            model: None,
+            turns: 0,
+            tool_calls: Vec::new(),
+            usage: Usage::default(),
+            cost_micro_usd: 0,
+            attempts: Vec::new(),
+            reply_ids: Vec::new(),
+            deliveries: Vec::new(),
+            reason: None,
+            steps_ms: Vec::new(),
+        })
+    }
+}
+
+/// As serde asks for it.
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
+}
