@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use didactyl::heed::MAX_GUEST_ANSWERS_PER_DAY;
-use didactyl::store::keys;
+use didactyl::store::{Row, keys};
 use futures_util::future::join_all;
 use serde_json::Value;
 
@@ -12,13 +12,14 @@ use crate::agent::deliver_to;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
-/// The messages of today that were counted: of one guest, or of all.
+/// The messages of today and yesterday that were counted: of one guest, or of all.
 pub(super) async fn counted(agent: &TestAgent, guest: Option<&Keys>) -> u64 {
-    let day = agent.clock.clock().now().as_secs() / (24 * 60 * 60);
-    let key = keys::guest_counter(day, guest.map(|keys| keys.public_key()).as_ref());
-    let Some(row) = agent.app.store.read(&[key]).await.unwrap().remove(0) else { return 0 };
-    let row: Value = serde_json::from_slice(&row.value).unwrap();
-    row["hours"].as_object().unwrap().values().map(|hour| hour.as_u64().unwrap()).sum()
+    let today = agent.clock.clock().now().as_secs() / (24 * 60 * 60);
+    let key = |day| keys::guest_counter(day, guest.map(|keys| keys.public_key()).as_ref());
+    let rows = agent.app.store.read(&[key(today), key(today - 1)]).await.unwrap();
+    let hours = |row: Row| serde_json::from_slice::<Value>(&row.value).unwrap()["hours"].take();
+    let hours = rows.into_iter().flatten().map(hours);
+    hours.flat_map(|hours| hours.as_object().unwrap().clone()).map(|(_, count)| count.as_u64().unwrap()).sum()
 }
 
 #[tokio::test]
