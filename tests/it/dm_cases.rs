@@ -337,6 +337,7 @@ pub async fn remember(agent: &TestAgent, rows: usize) {
             let mut id = [0; 32];
             id[..8].copy_from_slice(&(i as u64).to_be_bytes());
             let message = StoredMessage {
+                of_run: false,
                 id: EventId::from_byte_array(id),
                 from_agent: i % 2 == 1,
                 protocol: Protocol::Nip04,
