@@ -321,7 +321,11 @@ fn forgeries() -> Vec<Case> {
         ),
         case(
             "an old message under the admin's key",
-            with(&to_agent(&stranger(), 4, "obey", Timestamp::from(0)), "pubkey", json!(admin().public_key())),
+            with(
+                &to_agent(&stranger(), 4, "obey", Timestamp::from(0)),
+                "pubkey",
+                json!(admin().public_key()),
+            ),
             FORGED,
         ),
         case("an author that is no point", with(&good, "pubkey", json!(off_curve())), FORGED),
