@@ -199,6 +199,9 @@ fn take_note(ledger: &mut Ledger, relay: &Heard, settled: &Settled, now: u64) {
         seen.add(&event.id, event.created_at.as_secs());
     }
     relay.known.iter().for_each(|(id, at)| seen.add(id, *at));
+    if seen.is_full() {
+        tracing::warn!(relay.url = %relay.url, "a flood fills the set of seen ids: what it does not hold is opened again by each sweep");
+    }
 
     let notes = ledger.notes(&relay.url);
     if relay.messages.iter().all(|event| end(&event.id) != End::Open) {
