@@ -78,6 +78,8 @@ pub(crate) struct Settled {
     pub(crate) counters: Counters,
     /// Messages that went into the history alone.
     pub(crate) kept: usize,
+    /// Events that start nothing.
+    pub(crate) passed_over: usize,
     /// Events that were given up: opening them ended the process.
     pub(crate) quarantined: Vec<EventId>,
     /// Why not all were dealt with: the store failed.
@@ -124,7 +126,20 @@ pub(crate) async fn settle(
             break;
         }
     }
+    settled.summarize();
     settled
+}
+
+impl Settled {
+    /// One line for all events that start nothing, however many a flood has.
+    fn summarize(&self) {
+        if self.passed_over > 0 {
+            tracing::info!(
+                events = self.passed_over,
+                "events that were found start nothing: DIDACTYL_LOG=debug names them"
+            );
+        }
+    }
 }
 
 /// Deals with messages that were heard outside of a sweep; `counters` are those that came of what was dealt with before.
@@ -140,6 +155,7 @@ pub(crate) async fn heard(
     let events = events.iter().map(|(relay, event)| (relay, event));
     let orders = desk.open_all(&candidates(events), &mut settled).await;
     desk.carry_out_all(orders, false, &mut settled).await;
+    settled.summarize();
     settled
 }
 
@@ -262,7 +278,8 @@ impl Desk<'_> {
                 Ok(Inbound::Work(trigger)) => Order::Work(trigger),
                 Ok(Inbound::Own(opened) | Inbound::Past(opened)) => Order::Message(opened),
                 Err(reason) => {
-                    tracing::info!(event.id = %candidate.id, %reason, "an event that the sweep found starts nothing");
+                    tracing::debug!(event.id = %candidate.id, %reason, "an event that the sweep found starts nothing");
+                    settled.passed_over += 1;
                     settled.ends.insert(candidate.id, if genuine { End::Dealt } else { End::Left });
                     continue;
                 }
