@@ -15,7 +15,7 @@ use didactyl::trigger::Tier;
 use nostr::prelude::{Event, EventBuilder, Filter, FinalizeEvent, Keys, Kind, Tag, Timestamp};
 use serde_json::json;
 
-use crate::agent::{TestAgent, agent_key, dm_id, echo, hand_over, nip04, nip17, outcomes, secret};
+use crate::agent::{TestAgent, agent_key, dm_id, echo, hand_over, nip04, nip17, nip17_at, outcomes, secret};
 use crate::faults::{Fault, Side};
 use crate::ground::{On, on_each_store};
 use crate::round_trips::Counter;
