@@ -214,7 +214,18 @@ mod tests {
                 None => format!("{error} -> not again"),
             })
             .collect();
-        insta::assert_snapshot!(told.join("\n"), @"");
+        insta::assert_snapshot!(told.join("\n"), @r"
+        not dialled: address -> not again
+        cannot connect: refused -> in 30 s
+        connection lost: reset -> in 30 s
+        timed out -> in 30 s
+        authentication: auth-required: no -> not again
+        rate limited: rate-limited: slow -> in 30 s
+        rejected: blocked: spam -> not again
+        replaced: replaced: newer -> not again
+        relay error: error: disk -> in 30 s
+        cut off: too much -> in 30 s
+        ");
     }
 
     #[test]

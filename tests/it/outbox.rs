@@ -139,7 +139,9 @@ async fn a_reply_that_all_relays_refuse_for_an_hour_is_delivered_after_it_as_the
         let tries = harbour.sea.sent_to(A);
         // It waits longer each time: half a minute, then twice as long.
         assert_eq!((tries.len(), harbour.sea.sent_to(B).len()), (7, 7), "{manner:?}");
-        [A, B].map(|url| harbour.sea.set_foreign(url, Manner::Gives(500)));
+        for url in [A, B] {
+            harbour.sea.set_foreign(url, Manner::Gives(500));
+        }
         for _ in 0..10 {
             harbour.tick().await;
             harbour.clock.forward(MINUTE);

@@ -173,11 +173,15 @@ impl Sea {
         self.sent.lock().unwrap().iter().filter(|(to, _)| *to == url).map(|(_, id)| *id).collect()
     }
 
-    /// The events of a kind that a relay has, each once.
+    /// The events of a kind that the agent sent to a relay and that this took, each once.
     pub fn on(&self, url: &str, kind: u16) -> BTreeSet<EventId> {
+        let sent = self.sent_to(url);
         let islands = self.islands.lock().unwrap();
-        let events = &islands[&RelayUrl::parse(url).unwrap()].events;
-        events.iter().filter(|(_, event)| event.kind.as_u16() == kind).map(|(_, event)| event.id).collect()
+        let events = islands[&RelayUrl::parse(url).unwrap()].events.iter().map(|(_, event)| event);
+        events
+            .filter(|event| event.kind.as_u16() == kind && sent.contains(&event.id))
+            .map(|event| event.id)
+            .collect()
     }
 
     /// What the agent's messages to `peer` say, with their ids, each once.
