@@ -47,8 +47,11 @@ pub(crate) async fn run(
     state: &[Row],
     deadline: Deadline,
 ) -> Result<Option<Report>, Error> {
+    if app.config.standby {
+        return Ok(None);
+    }
     let due = due_mails(app, rows).await?;
-    if due.is_empty() || app.config.standby {
+    if due.is_empty() {
         return Ok(None);
     }
     let mails = mails(app, &due).await?;

@@ -38,7 +38,7 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
-    /// It is stored, and the queue brings it to a later invocation.
+    /// It is stored, and the queue or a tick brings it to a later invocation.
     Queued {
         /// The run.
         run: String,

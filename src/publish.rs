@@ -125,7 +125,7 @@ pub(crate) fn distinct(targets: impl Iterator<Item = Target>) -> Vec<Target> {
 }
 
 /// Sends all parts, the copies to ourselves among them, to all relays at once that may yet take them, and notes what each
-/// said. Whether every part lies where the recipient reads, now or since an earlier attempt.
+/// said; what relays said that are no longer on the route is forgotten. Whether every part lies where the recipient reads, now or since an earlier attempt.
 pub async fn send(
     app: &App,
     route: &Route,
@@ -133,6 +133,11 @@ pub async fn send(
     deliveries: &mut Vec<Delivery>,
     until: tokio::time::Instant,
 ) -> bool {
+    // A list that changes with every try must not grow the record.
+    let relays: Vec<RelayUrl> = route.all().into_iter().map(|target| target.url).collect();
+    deliveries.retain(|known| {
+        part_of(parts, known.event).is_none() || relays.iter().any(|url| url.as_str() == known.relay)
+    });
     let to_peer = parts.iter().map(|part| Outgoing {
         event: part.to_peer.clone(),
         targets: to_peer(route, part.to_peer.id, deliveries),
@@ -147,10 +152,7 @@ pub async fn send(
     let now = app.clock.now();
     for (sent, reports) in outgoing.iter().zip(&reports) {
         let event = sent.event.id;
-        let of_part = |part: &&ReplyPart| {
-            part.to_peer.id == event || part.to_self.as_ref().is_some_and(|copy| copy.id == event)
-        };
-        let Some(part) = parts.iter().find(of_part) else { continue };
+        let Some(part) = part_of(parts, event) else { continue };
         let sending = Sending { event, written_at: part.created_at };
         let is_copy = part.to_peer.id != event;
         delivery::note(deliveries, sending, reports, now, |deliveries| match is_copy {
@@ -161,7 +163,15 @@ pub async fn send(
     !parts.is_empty() && parts.iter().all(|part| has_arrived(route, part.to_peer.id, deliveries))
 }
 
-/// Whether parts were sent that have not all arrived.
+/// The part that an event is, or whose copy it is.
+fn part_of(parts: &[ReplyPart], event: EventId) -> Option<&ReplyPart> {
+    let is_its = |part: &&ReplyPart| {
+        part.to_peer.id == event || part.to_self.as_ref().is_some_and(|copy| copy.id == event)
+    };
+    parts.iter().find(is_its)
+}
+
+/// Whether any part was sent before, as far as is known.
 pub(crate) fn was_sent(parts: &[ReplyPart], deliveries: &[Delivery]) -> bool {
     deliveries.iter().any(|delivery| parts.iter().any(|part| part.to_peer.id == delivery.event))
 }

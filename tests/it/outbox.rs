@@ -2,6 +2,7 @@
 //! again, and nothing is sent for ever.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use didactyl::llm::scripted::{Answer, Asked};
@@ -10,8 +11,8 @@ use didactyl::store::{Range, keys};
 use nostr::prelude::{Event, EventBuilder, EventId, FinalizeEvent, Keys, Kind, Tag};
 use serde_json::{Value, json};
 
-use crate::agent::{BUDGET, dm_id, echo, outcomes, secret};
-use crate::faults::{Fault, Side};
+use crate::agent::{dm_id, echo, hand_over, outcomes, secret};
+use crate::faults::{Fault, MemoryQueue, Side};
 use crate::sea::{Harbour, Manner, nip04_at, tick, wrap_at};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -212,8 +213,7 @@ async fn a_reply_that_nobody_took_for_three_days_is_given_up_and_the_admin_is_to
     // Whoever brings the message again learns what became of it.
     harbour.sea.set_foreign(A, Manner::Gives(500));
     let payload = json!({"type": "relay", "events": [dm]}).to_string();
-    let deadline = didactyl::clock::Deadline::after(BUDGET);
-    let answer = didactyl::handler::handle(&harbour.app(), &payload, deadline).await.unwrap();
+    let answer = hand_over(&harbour.app(), &payload).await;
     assert_eq!(answer["results"][0]["reason"], reason, "{answer}");
     assert_eq!((harbour.sea.sent_to(A).len(), waiting_rows(&harbour).await), (tries, 0));
 }
@@ -228,6 +228,56 @@ async fn where_no_relay_of_a_list_takes_a_reply_the_list_is_read_again() {
     let answer = harbour.tick().await;
     assert_eq!(outcomes(&answer), ["replied"], "{answer}");
     assert_eq!((harbour.sea.on(B, 1059).len(), find(&harbour, &dm).await.status), (1, Status::Done));
+}
+
+#[tokio::test]
+async fn beside_a_queue_too_a_reply_that_no_relay_took_waits_for_its_time_in_the_due_list() {
+    let harbour = harbour(&[(A, Manner::Busy)], echo).await;
+    let dm = message(&harbour, &secret(2), "hello");
+    let queue = Arc::new(MemoryQueue::default());
+    let with_queue = || {
+        let mut app = harbour.app();
+        app.queue = Some(queue.clone());
+        app
+    };
+    let resume = json!({"type": "resume", "run": run_id(&dm_trigger_id(&dm_id(&dm)))}).to_string();
+    let mut outcomes_of_runs = Vec::new();
+    for minute in 0..60 {
+        if minute == 30 {
+            harbour.sea.set_foreign(A, Manner::Gives(500));
+        }
+        tick(&with_queue()).await;
+        if queue.taken().len() > outcomes_of_runs.len() {
+            outcomes_of_runs.push(outcomes(&hand_over(&with_queue(), &resume).await)[0].to_owned());
+        }
+        harbour.clock.forward(MINUTE);
+    }
+    // Each time a tick queues it, until it is delivered; nobody else does.
+    let (last, before) = outcomes_of_runs.split_last().unwrap();
+    assert!(last == "replied" && before.iter().all(|outcome| outcome == "queued"), "{outcomes_of_runs:?}");
+    assert!((3..10).contains(&before.len()), "{outcomes_of_runs:?}");
+    assert_eq!((harbour.sea.on(A, 1059).len(), find(&harbour, &dm).await.attempt), (1, 1));
+}
+
+/// Whoever changes its list with every try makes the record no larger.
+#[tokio::test]
+async fn of_a_reply_that_has_not_arrived_the_record_tells_of_the_relays_of_the_newest_list() {
+    let (harbour, dm) = harbour_with_a_guest().await;
+    for n in 0..10 {
+        harbour.tick().await;
+        harbour.clock.forward(60 * MINUTE);
+        let relays: Vec<String> = (0..6).map(|relay| format!("wss://r{n}-{relay}.test")).collect();
+        let relays: Vec<&str> = relays.iter().map(String::as_str).collect();
+        harbour.sea.post(&relay_list(&secret(3), 10_050, &relays, &harbour));
+    }
+    harbour.clock.forward(60 * 6 * MINUTE);
+    harbour.tick().await;
+    let of_others = |record: RunRecord| -> Vec<String> {
+        let relays = record.deliveries.into_iter().map(|delivery| delivery.relay);
+        relays.filter(|relay| relay != OWN).collect()
+    };
+    let expected = [0, 1, 2, 3].map(|relay| format!("wss://r9-{relay}.test"));
+    assert_eq!(of_others(find(&harbour, &dm).await), expected);
 }
 
 fn posts(asked: &Asked) -> Answer {
