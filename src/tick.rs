@@ -69,14 +69,15 @@ pub async fn run_and_listen(
     stop: impl Future<Output = ()>,
 ) -> Result<Value, Error> {
     let is_late = scheduled_at.is_some_and(|at| at + LATE < app.clock.now());
-    let Begun { mut swept, due: due_rows, board, state } = begin(app, is_late, deadline).await?;
-    // Who does not sweep leaves the relays alone.
-    let send = async {
+    let Begun { mut swept, due: due_rows, board, state } = Box::pin(begin(app, is_late, deadline)).await?;
+    // Who does not sweep leaves the relays alone. Boxed, as is the sweep: what happens side by side is one future, which a
+    // thread's stack must hold.
+    let send = Box::pin(async {
         match &state {
             Some(state) => outbox::run(app, &due_rows, state, deadline).await,
             None => Ok(None),
         }
-    };
+    });
     let due = due_runs(app, &due_rows, swept.start_at).await;
     let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
     let ears = swept.ears.take();
