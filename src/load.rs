@@ -46,8 +46,9 @@ const BESIDE_MESSAGES: usize = 1 + PERSON.len();
 /// What the agent wants to know of whoever it talks to.
 const PERSON: [Kind; 3] = [kinds::PROFILE, kinds::RELAY_LIST, kinds::INBOX_RELAYS];
 
-/// How long what a guest published of itself counts as fresh: nobody keeps it so but its own messages.
-const GUEST_FRESH: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long what a guest published of itself, its relay lists among it, counts as fresh: nobody keeps it so but its own
+/// messages.
+const GUEST_FRESH: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// A longer note, as JSON, is not kept: all of an admin's lie in one row.
 const MAX_NOTE_BYTES: usize = 8_000;
@@ -339,6 +340,23 @@ pub async fn refresh(
     }
     writes.extend(new_versions(&state, &stored.versions, guest)?);
     Ok(Loaded { unsaved: writes, ..stored.with_state(state, trigger) })
+}
+
+/// Asks the relays where `peer` reads, however fresh what is known of that is: its relays took no message. What they tell is
+/// added and kept.
+pub(crate) async fn reread_relay_lists(
+    app: &App,
+    trigger: &Trigger,
+    peer: PublicKey,
+    stored: &mut Stored,
+    until: Instant,
+) -> Result<(), Error> {
+    let filter = Filter::new().author(peer).kinds([kinds::RELAY_LIST, kinds::INBOX_RELAYS]);
+    let fetched = fetch(app, &read_targets(app, &stored.state(app)), &[filter], until).await;
+    stored.events.extend(fetched.events);
+    let writes = new_versions(&stored.state(app), &stored.versions, guests::guest(app, trigger))?;
+    keep(app, writes).await;
+    Ok(())
 }
 
 async fn fetch(app: &App, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {

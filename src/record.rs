@@ -5,7 +5,9 @@
 //! ([`Error::TakenOver`]). See `docs/ARCHITECTURE.md`, "What makes a DM answered once".
 
 mod claim;
+pub(crate) mod delivery;
 mod due;
+pub(crate) mod outbox;
 mod run;
 
 use nostr::prelude::{EventId, Timestamp};
@@ -13,10 +15,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use self::claim::{Claim, Claimed, claim};
+pub use self::delivery::Delivery;
 use self::due::due_rows;
 pub use self::due::{Due, due, first_due, held};
 pub(crate) use self::due::{MAX_DUE, due_after, due_if_not_begun};
-pub use self::run::{Attempt, Delivery, RunRecord, Status};
+pub use self::run::{Attempt, RunRecord, Status};
 use crate::app::App;
 use crate::dm::ReplyPart;
 use crate::error::Error;

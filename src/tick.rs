@@ -18,6 +18,7 @@ use crate::clock::Deadline;
 use crate::error::Error;
 use crate::handler;
 use crate::notices::Board;
+use crate::outbox;
 use crate::outcome::{Worked, told};
 use crate::queue::{LONGEST_DELAY, Queue, enqueue_run};
 use crate::record::{self, Due, due_after, due_if_not_begun};
@@ -70,27 +71,16 @@ pub async fn run_and_listen(
     stop: impl Future<Output = ()>,
 ) -> Result<Value, Error> {
     let is_late = scheduled_at.is_some_and(|at| at + LATE < app.clock.now());
-    let (due, notices) = (record::first_due(), Board::range());
-    let (mut swept, due, board) = if is_late {
-        let (due, notices) = tokio::try_join!(app.store.list(&due), app.store.list(&notices))?;
-        (Swept::not(json!("late")), due, Board::read(app, notices))
-    } else {
-        let (sweep, state) = (Range::whole(keys::SWEEP_PARTITION), Range::whole(keys::STATE_PARTITION));
-        let (held, sweep, state, due, notices) = tokio::join!(
-            ledger::take_lease(app),
-            app.store.list(&sweep),
-            app.store.list(&state),
-            app.store.list(&due),
-            app.store.list(&notices)
-        );
-        let mut board = Board::read(app, notices?);
-        let swept = match held? {
-            None => Swept::not(json!("held")),
-            Some(held) => sweep_all(app, held, &sweep?, &state?, &mut board, deadline).await,
-        };
-        (swept, due?, board)
-    };
-    let due = due_runs(app, &due, &swept).await;
+    let Begun { mut swept, due: due_rows, board, state } = Box::pin(begin(app, is_late, deadline)).await?;
+    // Who does not sweep leaves the relays alone. Boxed, as is the sweep: what happens side by side is one future, which a
+    // thread's stack must hold.
+    let send = Box::pin(async {
+        match &state {
+            Some(state) => outbox::run(app, &due_rows, state, deadline).await,
+            None => Ok(None),
+        }
+    });
+    let due = due_runs(app, &due_rows, &swept).await;
     let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
     let ears = swept.ears.take();
     let listen = async {
@@ -99,14 +89,57 @@ pub async fn run_and_listen(
             _ => None,
         }
     };
-    let (mut answer, heard) = tokio::join!(take_up(app, swept, due, notice, deadline), listen);
-    if let Some((report, results)) = heard
-        && let Some(answer) = answer.as_object_mut()
-    {
-        answer.insert("listen".to_owned(), json!({"heard": report, "results": told(results)}));
+    let (mut answer, heard, sent) = tokio::join!(take_up(app, swept, due, notice, deadline), listen, send);
+    if let Some(answer) = answer.as_object_mut() {
+        let heard = heard.map(|(report, results)| json!({"heard": report, "results": told(results)}));
+        answer.extend(heard.map(|heard| ("listen".to_owned(), heard)));
+        if let Err(error) = &sent {
+            tracing::warn!(%error, "a part of the tick failed: what is sent again");
+            answer.insert("success".to_owned(), json!(false));
+        }
+        let sent = sent.map(|report| report.map(|report| json!(report)));
+        let sent = sent.unwrap_or_else(|error| Some(json!({"error": error.to_string()})));
+        answer.extend(sent.map(|sent| ("outbox".to_owned(), sent)));
     }
     tracing::info!(%answer, "the tick is over");
     Ok(answer)
+}
+
+/// What a tick begins with.
+struct Begun {
+    swept: Swept,
+    /// The first due rows.
+    due: Vec<Row>,
+    board: Board,
+    /// The rows of the state, where it sweeps.
+    state: Option<Vec<Row>>,
+}
+
+/// Reads the store, and sweeps the relays if it is time and nobody else does.
+async fn begin(app: &App, is_late: bool, deadline: Deadline) -> Result<Begun, Error> {
+    let (due, notices) = (record::first_due(), Board::range());
+    if is_late {
+        let (due, notices) = tokio::try_join!(app.store.list(&due), app.store.list(&notices))?;
+        let board = Board::read(app, notices);
+        return Ok(Begun { swept: Swept::not(json!("late")), due, board, state: None });
+    }
+    let (sweep, state) = (Range::whole(keys::SWEEP_PARTITION), Range::whole(keys::STATE_PARTITION));
+    let (held, sweep, state, due, notices) = tokio::join!(
+        ledger::take_lease(app),
+        app.store.list(&sweep),
+        app.store.list(&state),
+        app.store.list(&due),
+        app.store.list(&notices)
+    );
+    let mut board = Board::read(app, notices?);
+    let (swept, state) = match held? {
+        None => (Swept::not(json!("held")), None),
+        Some(held) => {
+            let state = state?;
+            (sweep_all(app, held, &sweep?, &state, &mut board, deadline).await, Some(state))
+        }
+    };
+    Ok(Begun { swept, due: due?, board, state })
 }
 
 async fn sweep_all(

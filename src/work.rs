@@ -19,10 +19,11 @@ use crate::error::Error;
 use crate::guests;
 use crate::letter::Letter;
 use crate::load::{self, Loaded};
+use crate::notices::{self, Fact};
 use crate::outcome::{Outcome, Worked};
 use crate::publish;
 use crate::queue::{LONGEST_DELAY, QUEUE_GRACE};
-use crate::record::{self, Claim, Claimed, MAX_ATTEMPTS, RunRecord, Status, due_after};
+use crate::record::{self, Claim, Claimed, MAX_ATTEMPTS, RunRecord, Status, delivery, due_after};
 use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::standby;
@@ -101,19 +102,25 @@ async fn leave(app: &App, record: RunRecord) -> Outcome {
 async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
     let run = claim.record.run_id.clone();
     let lease_left_ms = claim.record.lease_until_ms.saturating_sub(app.clock.now_ms());
-    let (longest, grace) = match &app.queue {
+    // What only has to be sent is left to the ticks: its recipient's relays may be down for longer than a queue waits.
+    let is_reply = claim.record.status == Status::Replying;
+    let queue = app.queue.as_ref().filter(|_| !is_reply);
+    let (longest, grace) = match queue {
         Some(_) => (LONGEST_DELAY, QUEUE_GRACE),
         None => (LONGEST_WAIT, Duration::ZERO),
     };
     let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.attempt.saturating_sub(1)));
-    let mut delay = doubled.min(longest);
+    let mut delay = if is_reply { publish::delay(&claim.record.deliveries) } else { doubled.min(longest) };
     tracing::warn!(run.id = %run, attempt = claim.record.attempt, %error, "the run is given back");
     let (not_before, due_at) = (due_after(app, delay), due_after(app, delay + grace));
     if !claim.release(app, shown(&error), not_before, due_at).await {
         // Whoever came before the end of the lease would find the run taken, and the queue would forget it.
         delay = delay.max(Duration::from_millis(lease_left_ms));
     }
-    match &app.queue {
+    match queue {
+        None if error.is_transient() && app.queue.is_some() => {
+            Ok(Outcome::Queued { run, reason: Some(error.to_string()) })
+        }
         Some(queue) if error.is_transient() => match queue.enqueue(&run, delay.min(LONGEST_DELAY)).await {
             Ok(()) => Ok(Outcome::Queued { run, reason: Some(error.to_string()) }),
             Err(refused) => {
@@ -130,7 +137,7 @@ async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
 async fn answer(
     app: &App,
     trigger: &Trigger,
-    stored: load::Stored,
+    mut stored: load::Stored,
     claim: &mut Claim,
     deadline: Deadline,
     mut watch: Stopwatch,
@@ -165,20 +172,41 @@ async fn answer(
         claim.record.note_step("save", watch.lap_ms());
         (parts, route)
     } else {
+        if publish::was_sent(&saved, &claim.record.deliveries) {
+            let peer = trigger.peer().unwrap_or(trigger.admin);
+            load::reread_relay_lists(app, trigger, peer, &mut stored, deadline.slice(load::SLICE)).await?;
+        }
         let loaded = stored.into_loaded(app, trigger);
         let letter = Letter::of(trigger, &loaded).as_written(&saved);
         (saved, publish::route(app, &loaded.state, &letter))
     };
-    let sent = publish::send(app, &route, &parts, deadline.publish_until()).await;
+    let deliveries = &mut claim.record.deliveries;
+    let has_arrived = publish::send(app, &route, &parts, deliveries, deadline.publish_until()).await;
     claim.record.note_step("publish", watch.lap_ms());
-    claim.record.deliveries = sent.deliveries;
-    if !sent.arrived {
-        return Err(Error::Transient("no relay of the recipient accepted the reply; it is saved".to_owned()));
+    if has_arrived {
+        claim.finish(app).await?;
+        tell_answered(trigger, claim);
+        return Ok(());
     }
-    claim.finish(app).await?;
+    if publish::is_given_up(&parts, app.clock.now()) {
+        return end_undelivered(app, trigger, claim).await;
+    }
+    Err(Error::Transient("no relay of the recipient accepted the reply; it is saved".to_owned()))
+}
+
+fn tell_answered(trigger: &Trigger, claim: &Claim) {
     let sender = trigger.sender().and_then(|sender| sender.to_bech32().ok()).unwrap_or_default();
     tracing::info!(run.id = %claim.record.run_id, sender = sender.get(..NPUB_SHOWN), "a message is answered");
-    Ok(())
+}
+
+/// The reply is sent no more, and the admin is told: first, since nobody comes back to a run that is over. Of a message that
+/// itself only tells the admin something, there would be no end.
+async fn end_undelivered(app: &App, trigger: &Trigger, claim: &mut Claim) -> Result<(), Error> {
+    if !matches!(trigger.source, Source::Notice(_)) {
+        let peer = trigger.peer().unwrap_or(trigger.admin);
+        notices::raise(app, &Fact::Undelivered(peer, claim.record.run_id.clone())).await?;
+    }
+    claim.finish_undelivered(app, "no relay of the recipient took the reply for three days").await
 }
 
 /// The text of the answer: a fixed one, the model's, or an honest word that there is none.
@@ -196,6 +224,9 @@ async fn respond(
         return Ok(text.to_owned());
     }
     let attempt = claim.record.tries();
+    if let Ok(journal) = &journal {
+        note_published(app, loaded, claim, journal);
+    }
     let result = match journal {
         Err(error) => Err(error),
         Ok(_) if attempt > MAX_ATTEMPTS => Err(Error::NoAnswer {
@@ -214,6 +245,14 @@ async fn respond(
             Ok(apology(claim, &error))
         }
         other => other,
+    }
+}
+
+/// Events of an earlier attempt that it did not live to tell of are sent again once the run is over, if not before.
+fn note_published(app: &App, loaded: &Loaded, claim: &mut Claim, journal: &Journal) {
+    let targets = load::write_targets(app, &loaded.state);
+    for event in journal.effects() {
+        delivery::note_sending(&mut claim.record.deliveries, event.id, &targets, app.clock.now());
     }
 }
 

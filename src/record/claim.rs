@@ -1,6 +1,7 @@
 //! The claim on a trigger, and what only its owner writes.
 
 use super::due::{due_key, due_rows};
+use super::outbox::mail_rows;
 use super::{Earlier, RunRecord, Status, earlier, put_record, read_clear, trigger_rows};
 use crate::app::App;
 use crate::dm::ReplyPart;
@@ -77,7 +78,8 @@ fn taken_over(found: RunRecord, ours: &RunRecord) -> RunRecord {
     RunRecord {
         owner: ours.owner.clone(),
         fence: found.fence.saturating_add(1),
-        attempt: found.attempt.saturating_add(1),
+        // A saved reply only has to be sent.
+        attempt: found.attempt.saturating_add(u32::from(found.status == Status::Running)),
         lease_until_ms: ours.lease_until_ms,
         not_before: 0,
         due_at: ours.due_at,
@@ -98,6 +100,8 @@ impl Claim {
         let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
         writes.extend(due_rows(&record, due_key(&self.record))?);
+        // A claim is on a run that is not over: of it there is no row in the outbox yet.
+        writes.extend(mail_rows(&record, None)?);
         writes.extend(more);
         match app.store.write(&writes).await {
             Ok(()) => {}
@@ -163,6 +167,20 @@ impl Claim {
         self.save(app, record, Vec::new()).await
     }
 
+    /// Records that no relay of the recipient took the reply for too long: the run is over.
+    ///
+    /// # Errors
+    /// As [`Claim::finish`].
+    pub(crate) async fn finish_undelivered(&mut self, app: &App, reason: &str) -> Result<(), Error> {
+        let record = RunRecord {
+            status: Status::Undelivered,
+            due_at: None,
+            reason: Some(reason.to_owned()),
+            ..self.record.clone()
+        };
+        self.save(app, record, Vec::new()).await
+    }
+
     /// Writes rows of the run's journal, if the run is still ours.
     ///
     /// # Errors
@@ -193,7 +211,8 @@ impl Claim {
     /// # Errors
     /// As [`earlier`].
     pub async fn earlier(&self, app: &App) -> Result<Earlier, Error> {
-        if self.record.attempt > 1 { earlier(app, &self.record.run_id).await } else { Ok(Earlier::default()) }
+        let is_first = self.record.attempt <= 1 && self.record.status == Status::Running;
+        if !is_first { earlier(app, &self.record.run_id).await } else { Ok(Earlier::default()) }
     }
 
     /// Saves the signed reply, before anything is sent: status, parts and our side of the conversation in one write.
