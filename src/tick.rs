@@ -15,12 +15,13 @@ use tokio::time::Instant;
 
 use crate::app::App;
 use crate::clock::Deadline;
+use crate::commands::{self, Flags};
 use crate::error::Error;
 use crate::handler;
 use crate::notices::Board;
 use crate::outcome::{Worked, told};
 use crate::queue::{LONGEST_DELAY, Queue, enqueue_run};
-use crate::record::{self, Due, due_after, due_if_not_begun};
+use crate::record::{self, Due, Status, due_after, due_if_not_begun};
 use crate::standby;
 use crate::store::{Range, Row, keys};
 use crate::sweep::listen::{self, Ears};
@@ -69,9 +70,12 @@ pub async fn run_and_listen(
 ) -> Result<Value, Error> {
     let is_late = scheduled_at.is_some_and(|at| at + LATE < app.clock.now());
     let (due, notices) = (record::first_due(), Board::range());
-    let (mut swept, due, board) = if is_late {
-        let (due, notices) = tokio::try_join!(app.store.list(&due), app.store.list(&notices))?;
-        (Swept::not(json!("late")), due, Board::read(app, notices))
+    let (mut swept, due, board, flags) = if is_late {
+        let flags = [keys::flags()];
+        let (due, notices, flags) =
+            tokio::join!(app.store.list(&due), app.store.list(&notices), app.store.read(&flags));
+        let flags = Flags::of(flags?.first().and_then(Option::as_ref));
+        (Swept::not(json!("late")), due?, Board::read(app, notices?), flags)
     } else {
         let (sweep, state) = (Range::whole(keys::SWEEP_PARTITION), Range::whole(keys::STATE_PARTITION));
         let (held, sweep, state, due, notices) = tokio::join!(
@@ -82,13 +86,15 @@ pub async fn run_and_listen(
             app.store.list(&notices)
         );
         let mut board = Board::read(app, notices?);
+        let state = state?;
+        let flags = Flags::of(state.iter().find(|row| row.key == keys::flags()));
         let swept = match held? {
             None => Swept::not(json!("held")),
-            Some(held) => sweep_all(app, held, &sweep?, &state?, &mut board, deadline).await,
+            Some(held) => sweep_all(app, held, &sweep?, &state, &mut board, deadline).await,
         };
-        (swept, due?, board)
+        (swept, due?, board, flags)
     };
-    let due = due_runs(app, &due, swept.start_at).await;
+    let due = due_runs(app, &due, swept.start_at, &flags).await;
     let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
     let ears = swept.ears.take();
     let listen = async {
@@ -127,13 +133,23 @@ async fn sweep_all(
     }
 }
 
-/// The runs that are to be taken up. In standby there are none, and those that there would be are held.
-async fn due_runs(app: &App, rows: &[Row], start_at: Option<Timestamp>) -> Result<Vec<Due>, Error> {
+/// The runs that are to be taken up. In standby there are none, and those that there would be are held. While the agent is
+/// stopped they stay where they are, but for those that ask no model: commands, notices, replies that are signed.
+async fn due_runs(
+    app: &App,
+    rows: &[Row],
+    start_at: Option<Timestamp>,
+    flags: &Flags,
+) -> Result<Vec<Due>, Error> {
     if app.config.standby {
-        standby::hold_due(app, record::due(app, rows, u64::MAX).await?).await;
+        standby::hold_due(app, record::due(app, rows, u64::MAX, |_| true).await?).await;
         return Ok(Vec::new());
     }
-    let mut due = record::due(app, rows, app.clock.now().as_secs()).await?;
+    let is_stopped = flags.stopped_at().is_some();
+    let passes = |due: &Due| {
+        !is_stopped || due.record.status == Status::Replying || commands::passes_a_stop(app, &due.trigger)
+    };
+    let mut due = record::due(app, rows, app.clock.now().as_secs(), passes).await?;
     if let Some(start_at) = start_at {
         standby::release(app, rows, start_at, &mut due).await?;
     }

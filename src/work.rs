@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use crate::app::App;
 use crate::assemble::assemble;
 use crate::clock::{Deadline, Stopwatch};
+use crate::commands;
 use crate::error::Error;
 use crate::guests;
 use crate::letter::Letter;
@@ -73,7 +74,12 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     let result = AssertUnwindSafe(answer).catch_unwind().await;
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
         Ok(()) => Ok(Outcome::of(claim.record)),
-        Err(Error::TakenOver) => Ok(Outcome::Busy { run: claim.record.run_id }),
+        Err(Error::TakenOver) => taken_over(app, claim).await,
+        Err(Error::Stopped) => {
+            let run = claim.record.run_id.clone();
+            claim.put_off(app).await;
+            Ok(Outcome::Stopped { run })
+        }
         Err(error) => give_back(app, claim, error).await,
     }
 }
@@ -92,6 +98,15 @@ async fn leave(app: &App, record: RunRecord) -> Outcome {
     Outcome::Busy { run }
 }
 
+/// A run that somebody else has by now, or that an admin cancelled.
+async fn taken_over(app: &App, claim: Claim) -> Worked {
+    let cancelled = record::note_work(app, &claim.record).await.unwrap_or_else(|error| {
+        tracing::warn!(run.id = %claim.record.run_id, %error, "what was done for a run that was lost is not noted");
+        None
+    });
+    Ok(cancelled.map_or_else(|| Outcome::Busy { run: claim.record.run_id }, Outcome::of))
+}
+
 /// A run that could not be ended: it waits, each time for longer, in the queue where there is one. Whoever delivers its
 /// trigger meanwhile finds it busy. A tick takes it up where nobody else does.
 async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
@@ -101,7 +116,7 @@ async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
         Some(_) => (LONGEST_DELAY, QUEUE_GRACE),
         None => (LONGEST_WAIT, Duration::ZERO),
     };
-    let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.attempt.saturating_sub(1)));
+    let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.looks().saturating_sub(1)));
     let mut delay = doubled.min(longest);
     tracing::warn!(run.id = %run, attempt = claim.record.attempt, %error, "the run is given back");
     let (not_before, due_at) = (due_after(app, delay), due_after(app, delay + grace));
@@ -139,8 +154,26 @@ async fn answer(
         }
         Err(error) => return Err(error),
     };
-    let (parts, route) = if saved.is_empty() {
-        let until = deadline.slice(load::SLICE);
+    let until = deadline.slice(load::SLICE);
+    let (parts, route) = if let (true, Some((dm, command))) = (saved.is_empty(), commands::said(app, trigger))
+    {
+        let parts = match commands::obey(app, trigger, (dm, &command), claim).await {
+            Err(error) if is_final(&error, claim) => {
+                let (letter, text) = (Letter::answer_to(dm), apology(claim, &error));
+                let parts = publish::sign(app, &letter, &text, app.clock.now())?;
+                claim.save_reply(app, &letter, &parts).await?;
+                parts
+            }
+            other => other?,
+        };
+        claim.record.note_step("command", watch.lap_ms());
+        let loaded = load::refresh(app, trigger, stored, until).await?;
+        load::keep(app, loaded.unsaved).await;
+        (parts, publish::route(app, &loaded.state, &Letter::answer_to(dm)))
+    } else if saved.is_empty() {
+        if stored.flags.stopped_at().is_some() && !commands::passes_a_stop(app, trigger) {
+            return Err(Error::Stopped);
+        }
         let Some((trigger, mut loaded)) = guests::admit(app, trigger, stored, claim, until).await? else {
             return Ok(());
         };
@@ -148,6 +181,13 @@ async fn answer(
         let letter = Letter::of(&trigger, &loaded);
         let route = publish::route(app, &loaded.state, &letter);
         let (targets, unsaved) = (route.all(), std::mem::take(&mut loaded.unsaved));
+        if loaded.asked
+            && !commands::passes_a_stop(app, &trigger)
+            && let Err(error) = commands::flags::check(app).await
+        {
+            load::keep(app, unsaved).await;
+            return Err(error);
+        }
         // While the model thinks, what the relays told is kept and the connections for the reply are opened.
         let respond = alongside(
             respond(app, &trigger, &loaded, claim, journal, deadline),
@@ -201,13 +241,15 @@ async fn respond(
         }
     };
     match result {
-        Err(error)
-            if !matches!(error, Error::TakenOver) && (!error.is_transient() || attempt >= MAX_ATTEMPTS) =>
-        {
-            Ok(apology(claim, &error))
-        }
+        Err(error) if is_final(&error, claim) => Ok(apology(claim, &error)),
         other => other,
     }
+}
+
+/// Whether no later attempt helps, or there is none left.
+fn is_final(error: &Error, claim: &Claim) -> bool {
+    !matches!(error, Error::TakenOver | Error::Stopped)
+        && (!error.is_transient() || claim.record.tries() >= MAX_ATTEMPTS)
 }
 
 /// What the sender is told where there is no answer. What lies behind it is for the log.

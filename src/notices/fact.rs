@@ -11,6 +11,9 @@ use crate::tools::time::iso;
 /// The most names of skills, and of relays, in a hello.
 const MAX_NAMES: usize = 20;
 
+/// The name of [`Fact::OtherInstance`].
+pub(crate) const OTHER_INSTANCE: &str = "instance";
+
 /// Something that the admin is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fact {
@@ -60,7 +63,7 @@ impl Fact {
             Self::Poison(id) => format!("poison:{id}"),
             Self::Gap { relay, .. } => format!("gap:{}", short(relay)),
             Self::Refused(relay) => format!("refused:{}", short(relay)),
-            Self::OtherInstance(_) => "instance".to_owned(),
+            Self::OtherInstance(_) => OTHER_INSTANCE.to_owned(),
             Self::NoTriggers => "older-rule".to_owned(),
         }
     }
