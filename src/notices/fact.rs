@@ -114,7 +114,8 @@ fn hello(name: &str, relays: &[(RelayUrl, bool)], model: &str, skills: &[String]
     format!(
         "Hello, I am {name}, and I am running. Write me an encrypted message, and I answer.\n\n\
          Relays: {}\nModel: {model}\nSkills: {}\n\n\
-         To silence me, set DIDACTYL_STANDBY=true; to stop me, remove my schedule or the function. I say this once.",
+         To stop me, write /stop; /help lists what else I obey. To silence me for good, set DIDACTYL_STANDBY=true. I say this \
+         once.",
         listed(relays),
         listed(skills),
     )

@@ -121,6 +121,7 @@ impl Driver<'_> {
     }
 
     async fn ask(&mut self, run: &Run, call: &Call<'_>) -> Result<Result<ChatAnswer, LlmError>, Error> {
+        self.may_go_on()?;
         let Step::CallModel(request) = run.next() else {
             return Ok(Err(LlmError::Permanent("the run asks no model".into())));
         };

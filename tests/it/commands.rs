@@ -21,8 +21,10 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::agent::{
-    TestAgent, agent_key, app_over, config, deliver_to, dm_id, echo, nip04, nip17, nip17_at, outcomes, secret,
+    TestAgent, agent_key, app_over, config, deliver_to, dm_id, echo, hand_over, nip04, nip17, nip17_at,
+    outcomes, secret,
 };
+use crate::faults::MemoryQueue;
 use crate::ground::{On, on_each_store};
 use crate::sea::{Harbour, Manner, tick};
 
@@ -269,6 +271,46 @@ async fn a_command_is_obeyed_before_what_came_with_it() {
     let (question, stop) = (nip17(&secret(2), "hello"), nip17(&secret(2), "/stop"));
     assert_eq!(outcomes(&agent.deliver(&[question, stop]).await), ["stopped", "replied"]);
     assert_eq!(agent.model.calls(), 0);
+}
+
+#[tokio::test]
+async fn with_a_queue_what_is_stopped_is_not_queued_again_before_the_start() {
+    let agent = TestAgent::with_script(echo).await;
+    let queue = Arc::new(MemoryQueue::default());
+    let with_queue = || {
+        let mut app = agent.another();
+        app.queue = Some(queue.clone());
+        app
+    };
+    order(&agent, "/stop").await;
+    let answer = deliver_to(&with_queue(), &agent.relay_url, &[nip17(&secret(2), "hello")]).await.unwrap();
+    assert_eq!(outcomes(&answer), ["queued"]);
+    let (run, _) = queue.taken().remove(0);
+    let answer = hand_over(&with_queue(), &json!({"type": "resume", "run": run}).to_string()).await;
+    assert_eq!(outcomes(&answer), ["stopped"], "{answer}");
+    agent.clock.forward(10 * MINUTE);
+    assert_eq!(outcomes(&tick(&with_queue()).await), [""; 0]);
+    assert_eq!(queue.taken().len(), 1);
+
+    order(&agent, "/start").await;
+    assert_eq!(outcomes(&tick(&with_queue()).await), ["queued"]);
+    let answer = hand_over(&with_queue(), &json!({"type": "resume", "run": run}).to_string()).await;
+    assert_eq!(outcomes(&answer), ["replied"], "{answer}");
+    assert_eq!((queue.taken().len(), agent.model.calls()), (2, 1));
+}
+
+#[tokio::test]
+async fn a_model_that_failed_is_not_followed_by_another_once_the_agent_is_stopped() {
+    let agent = TestAgent::with_script(|_| {
+        Answer::Refusal(503, vec![], json!({"error": {"message": "ill"}}).to_string())
+    })
+    .await;
+    let mut vars = agent.vars();
+    vars.insert("DIDACTYL_LLM", "scripted/one,scripted/two".to_owned());
+    let mut app = interrupted(&agent, 1, "/stop");
+    app.config = config(&vars);
+    let answer = deliver_to(&app, &agent.relay_url, &[nip17(&secret(2), "hello")]).await.unwrap();
+    assert_eq!((outcomes(&answer), agent.model.calls()), (vec!["stopped"], 1), "{answer}");
 }
 
 #[tokio::test]
