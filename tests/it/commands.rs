@@ -26,7 +26,7 @@ use crate::agent::{
 };
 use crate::faults::MemoryQueue;
 use crate::ground::{On, on_each_store};
-use crate::sea::{Harbour, Manner, tick};
+use crate::sea::{Harbour, Manner, tick, wrap_at};
 
 on_each_store! {
     while_stopped_nothing_runs_and_what_waits_is_worked_after_the_start,
@@ -107,6 +107,7 @@ fn interrupted(agent: &TestAgent, at: usize, text: &'static str) -> App {
 
 async fn while_stopped_nothing_runs_and_what_waits_is_worked_after_the_start(on: On) {
     let agent = TestAgent::over(on, echo).await;
+    tick(&agent.another()).await;
     assert_eq!(order(&agent, "hello").await, "HELLO");
     let told = order(&agent, "/stop").await;
     assert!(told.contains("no run waits and no run ends its present step"), "{told}");
@@ -116,7 +117,8 @@ async fn while_stopped_nothing_runs_and_what_waits_is_worked_after_the_start(on:
         let answer = deliver_to(&agent.another(), &agent.relay_url, &[wrap.clone(), old.clone()]).await;
         assert_eq!(outcomes(&answer.unwrap()), ["stopped", "stopped"]);
     }
-    agent.publish([nip17(&secret(2), "from the relay")]).await;
+    let now = agent.clock.clock().now();
+    agent.publish([wrap_at(&secret(2), "from the relay", now, now)]).await;
     assert_eq!(outcomes(&tick(&agent.another()).await), ["stopped"]);
     // From then on it waits, and costs nothing.
     let answer = tick(&agent.another()).await;

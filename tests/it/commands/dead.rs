@@ -39,7 +39,7 @@ async fn a_run_that_is_given_up_is_a_dead_letter_and_its_second_life_repeats_not
     let id = dm_trigger_id(&dm_id(&dm));
     let dead = agent.record(&id).await;
     assert_eq!((dead.status, dead.reason.as_deref(), dead.due_at), (Status::Dead, Some(reason), None));
-    assert_eq!(record::dead(&agent.app, 10).await.unwrap(), [dead.clone()]);
+    assert_eq!(record::dead(&agent.app, 10).await.unwrap(), std::slice::from_ref(&dead));
     let status = order(&agent, "/status").await;
     assert!(status.contains(&format!("- {}: {reason}", dead.short_id())), "{status}");
     // It is over: nobody takes it up.
