@@ -22,6 +22,9 @@ pub enum Error {
         /// Whether a retry can help.
         transient: bool,
     },
+    /// An admin stopped the agent: the run goes on when that is over.
+    #[error("the agent is stopped")]
+    Stopped,
     /// Another process owns the run: it was taken over while we were at work. What we did is discarded.
     #[error("the run was taken over by another process")]
     TakenOver,

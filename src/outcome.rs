@@ -31,6 +31,11 @@ pub enum Outcome {
         /// The run.
         run: String,
     },
+    /// It is stored. It is worked when an admin lets the agent go on.
+    Stopped {
+        /// The run.
+        run: String,
+    },
     /// The agent's own message: kept in the conversation.
     Recorded,
     /// It starts nothing, and never will.
@@ -64,6 +69,9 @@ impl Outcome {
             Status::Dropped | Status::Undelivered => {
                 Self::Rejected { reason: record.reason.unwrap_or_default() }
             }
+            Status::Dead if record.reply_ids.is_empty() => {
+                Self::Rejected { reason: record.reason.unwrap_or_default() }
+            }
             _ => Self::Replied { run: record.run_id, reply: record.reply_ids, failure: record.reason },
         }
     }
@@ -80,7 +88,7 @@ pub fn wants_retry(worked: &Worked) -> bool {
 pub fn is_left(worked: &Worked) -> bool {
     matches!(
         worked,
-        Ok(Outcome::Queued { .. } | Outcome::Busy { .. } | Outcome::Standby { .. })
+        Ok(Outcome::Queued { .. } | Outcome::Busy { .. } | Outcome::Standby { .. } | Outcome::Stopped { .. })
             | Err(Error::GivenBack(_))
     )
 }

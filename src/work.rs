@@ -15,6 +15,7 @@ use nostr::prelude::ToBech32;
 use crate::app::App;
 use crate::assemble::assemble;
 use crate::clock::{Deadline, Stopwatch};
+use crate::commands;
 use crate::error::Error;
 use crate::guests;
 use crate::letter::Letter;
@@ -78,7 +79,12 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     let result = AssertUnwindSafe(answer).catch_unwind().await;
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
         Ok(()) => Ok(Outcome::of(claim.record)),
-        Err(Error::TakenOver) => Ok(Outcome::Busy { run: claim.record.run_id }),
+        Err(Error::TakenOver) => taken_over(app, claim).await,
+        Err(Error::Stopped) => {
+            let run = claim.record.run_id.clone();
+            claim.put_off(app).await;
+            Ok(Outcome::Stopped { run })
+        }
         Err(error) => give_back(app, claim, error).await,
     }
 }
@@ -97,6 +103,15 @@ async fn leave(app: &App, record: RunRecord) -> Outcome {
     Outcome::Busy { run }
 }
 
+/// A run that somebody else has by now, or that an admin cancelled.
+async fn taken_over(app: &App, claim: Claim) -> Worked {
+    let cancelled = record::note_work(app, &claim.record).await.unwrap_or_else(|error| {
+        tracing::warn!(run.id = %claim.record.run_id, %error, "what was done for a run that was lost is not noted");
+        None
+    });
+    Ok(cancelled.map_or_else(|| Outcome::Busy { run: claim.record.run_id }, Outcome::of))
+}
+
 /// A run that could not be ended: it waits, each time for longer, in the queue where there is one. Whoever delivers its
 /// trigger meanwhile finds it busy. A tick takes it up where nobody else does.
 async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
@@ -109,7 +124,7 @@ async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
         Some(_) => (LONGEST_DELAY, QUEUE_GRACE),
         None => (LONGEST_WAIT, Duration::ZERO),
     };
-    let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.attempt.saturating_sub(1)));
+    let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.looks().saturating_sub(1)));
     let mut delay = if is_reply { publish::delay(&claim.record.deliveries) } else { doubled.min(longest) };
     tracing::warn!(run.id = %run, attempt = claim.record.attempt, %error, "the run is given back");
     let (not_before, due_at) = (due_after(app, delay), due_after(app, delay + grace));
@@ -150,8 +165,26 @@ async fn answer(
         }
         Err(error) => return Err(error),
     };
-    let (parts, route) = if saved.is_empty() {
-        let until = deadline.slice(load::SLICE);
+    let until = deadline.slice(load::SLICE);
+    let (parts, route) = if let (true, Some((dm, command))) = (saved.is_empty(), commands::said(app, trigger))
+    {
+        let parts = match commands::obey(app, trigger, (dm, &command), claim).await {
+            Err(error) if is_final(&error, claim) => {
+                let (letter, text) = (Letter::answer_to(dm), apology(claim, &error));
+                let parts = publish::sign(app, &letter, &text, app.clock.now())?;
+                claim.save_reply(app, &letter, &parts).await?;
+                parts
+            }
+            other => other?,
+        };
+        claim.record.note_step("command", watch.lap_ms());
+        let loaded = load::refresh(app, trigger, stored, until).await?;
+        load::keep(app, loaded.unsaved).await;
+        (parts, publish::route(app, &loaded.state, &Letter::answer_to(dm)))
+    } else if saved.is_empty() {
+        if stored.flags.stopped_at().is_some() && !commands::passes_a_stop(app, trigger) {
+            return Err(Error::Stopped);
+        }
         let Some((trigger, mut loaded)) = guests::admit(app, trigger, stored, claim, until).await? else {
             return Ok(());
         };
@@ -159,6 +192,13 @@ async fn answer(
         let letter = Letter::of(&trigger, &loaded);
         let route = publish::route(app, &loaded.state, &letter);
         let (targets, unsaved) = (route.all(), std::mem::take(&mut loaded.unsaved));
+        if loaded.asked
+            && !commands::passes_a_stop(app, &trigger)
+            && let Err(error) = commands::flags::check(app).await
+        {
+            load::keep(app, unsaved).await;
+            return Err(error);
+        }
         // While the model thinks, what the relays told is kept and the connections for the reply are opened.
         let respond = alongside(
             respond(app, &trigger, &loaded, claim, journal, deadline),
@@ -239,11 +279,7 @@ async fn respond(
         }
     };
     match result {
-        Err(error)
-            if !matches!(error, Error::TakenOver) && (!error.is_transient() || attempt >= MAX_ATTEMPTS) =>
-        {
-            Ok(apology(claim, &error))
-        }
+        Err(error) if is_final(&error, claim) => Ok(apology(claim, &error)),
         other => other,
     }
 }
@@ -254,6 +290,12 @@ fn note_published(app: &App, loaded: &Loaded, claim: &mut Claim, journal: &Journ
     for event in journal.effects() {
         delivery::note_sending(&mut claim.record.deliveries, event.id, &targets, app.clock.now());
     }
+}
+
+/// Whether no later attempt helps, or there is none left.
+fn is_final(error: &Error, claim: &Claim) -> bool {
+    !matches!(error, Error::TakenOver | Error::Stopped)
+        && (!error.is_transient() || claim.record.tries() >= MAX_ATTEMPTS)
 }
 
 /// What the sender is told where there is no answer. What lies behind it is for the log.

@@ -1,5 +1,6 @@
 //! The claim on a trigger, and what only its owner writes.
 
+use super::dead::dead_row;
 use super::due::{due_key, due_rows};
 use super::outbox::mail_rows;
 use super::{Earlier, RunRecord, Status, earlier, put_record, read_clear, trigger_rows};
@@ -102,6 +103,7 @@ impl Claim {
         writes.extend(due_rows(&record, due_key(&self.record))?);
         // A claim is on a run that is not over: of it there is no row in the outbox yet.
         writes.extend(mail_rows(&record, None)?);
+        writes.extend(dead_row(&record)?);
         writes.extend(more);
         match app.store.write(&writes).await {
             Ok(()) => {}
@@ -158,12 +160,13 @@ impl Claim {
         self.try_save(app, record, more).await
     }
 
-    /// Records that the reply was accepted: the run is over.
+    /// Records that the reply was accepted: the run is over. One that says why there is no answer makes it a dead letter.
     ///
     /// # Errors
     /// [`Error::TakenOver`] where the run is no longer ours; [`Error::Transient`] where the store is unavailable.
     pub async fn finish(&mut self, app: &App) -> Result<(), Error> {
-        let record = RunRecord { status: Status::Done, due_at: None, ..self.record.clone() };
+        let status = if self.record.reason.is_some() { Status::Dead } else { Status::Done };
+        let record = RunRecord { status, due_at: None, ..self.record.clone() };
         self.save(app, record, Vec::new()).await
     }
 
@@ -206,6 +209,19 @@ impl Claim {
         released.is_ok()
     }
 
+    /// Gives the run back because the agent is stopped: it is due as soon as that is over, and this was no attempt.
+    pub(crate) async fn put_off(mut self, app: &App) {
+        let record = RunRecord {
+            lease_until_ms: 0,
+            put_off: self.record.put_off.saturating_add(1),
+            due_at: Some(app.clock.now().as_secs()),
+            ..self.record.clone()
+        };
+        if let Err(error) = self.save(app, record, Vec::new()).await {
+            tracing::warn!(run.id = %self.record.run_id, %error, "a run waits for its lease, since the agent is stopped");
+        }
+    }
+
     /// What earlier attempts saved; nothing is read on the first.
     ///
     /// # Errors
@@ -220,6 +236,21 @@ impl Claim {
     /// # Errors
     /// As [`Claim::finish`]; [`Error::Permanent`] where a part cannot be sealed.
     pub async fn save_reply(&mut self, app: &App, letter: &Letter, parts: &[ReplyPart]) -> Result<(), Error> {
+        if self.save_answer(app, letter, parts, Vec::new()).await? { Ok(()) } else { Err(Error::TakenOver) }
+    }
+
+    /// The same together with `more` writes: what a command does and its answer are one. False where another of the rows
+    /// is not as expected: then nothing was written.
+    ///
+    /// # Errors
+    /// As [`Claim::save_reply`].
+    pub(crate) async fn save_answer(
+        &mut self,
+        app: &App,
+        letter: &Letter,
+        parts: &[ReplyPart],
+        more: Vec<Write>,
+    ) -> Result<bool, Error> {
         let record = RunRecord {
             status: Status::Replying,
             reply_ids: parts.iter().map(|part| part.id).collect(),
@@ -228,9 +259,11 @@ impl Claim {
         let mut writes = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             writes.push(app.put_sealed(keys::reply(&self.record.run_id, i), part, self.record.expires_at)?);
-            writes.push(history::outgoing(letter, part).write(app, &letter.peer)?);
+            let message = history::outgoing(letter, part, record.command.is_some());
+            writes.push(message.write(app, &letter.peer)?);
         }
-        self.save(app, record, writes).await
+        writes.extend(more);
+        self.try_save(app, record, writes).await
     }
 }
 

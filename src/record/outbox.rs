@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use nostr::prelude::{Event, EventId, Timestamp};
 
-use super::due::pointer;
+use super::pointer;
 use super::{Delivery, RunRecord, earlier, put_record, read_clear};
 use crate::app::App;
 use crate::error::Error;

@@ -1,5 +1,6 @@
 //! Carries out what a [`Run`] asks for, within the deadline: the one place where a run does I/O.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -11,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::app::App;
 use crate::chat::ToolCall;
 use crate::clock::{Deadline, Stopwatch};
+use crate::commands;
 use crate::context::Context;
 use crate::error::Error;
 use crate::llm::fallback::Fallback;
@@ -74,6 +76,7 @@ pub async fn drive(
         ledger,
         snapshots,
         deliveries: Mutex::new(deliveries),
+        stopped: OnceLock::new(),
     };
     let (mut model_ms, mut tools_ms) = (0, 0);
     let result = driver.drive_to_the_end(&mut run, &mut model_ms, &mut tools_ms).await;
@@ -107,6 +110,8 @@ pub(super) struct Driver<'a> {
     pub(super) snapshots: Recorder<'a>,
     /// What relays said to the events of tools.
     pub(super) deliveries: Mutex<Vec<Delivery>>,
+    /// Set once an admin stopped the agent: then no step follows.
+    stopped: OnceLock<()>,
 }
 
 impl Driver<'_> {
@@ -156,6 +161,7 @@ impl Driver<'_> {
         if let Some(result) = self.journal.result(turn, index) {
             return Ok(result.clone());
         }
+        self.may_go_on()?;
         if Instant::now() >= self.deadline.work_until() {
             return Err(Error::NoAnswer { reason: "the time for it was used up", transient: true });
         }
@@ -191,10 +197,26 @@ impl Driver<'_> {
         Ok(result)
     }
 
-    /// Writes a row of the journal, if the run is still ours.
+    /// Whether the next model or tool may be called, as far as was seen beside the last row of the journal.
+    pub(super) fn may_go_on(&self) -> Result<(), Error> {
+        if self.stopped.get().is_some() { Err(Error::Stopped) } else { Ok(()) }
+    }
+
+    /// Writes a row of the journal, if the run is still ours, and looks meanwhile whether the agent was stopped. That is a
+    /// read and no condition of the write: what was done is kept all the same, and runs that write at one time do not
+    /// hold each other up by checking one row.
     pub(super) async fn append<T: Serialize>(&self, place: Place, value: &T) -> Result<(), Error> {
         let record = &self.claim.record;
         let write = self.app.put_sealed(keys::journal(&record.run_id, place), value, record.expires_at)?;
-        self.claim.append(self.app, vec![write]).await
+        let (written, checked) =
+            tokio::join!(self.claim.append(self.app, vec![write]), commands::flags::check(self.app));
+        written?;
+        match checked {
+            Err(Error::Stopped) => {
+                let _ = self.stopped.set(());
+                Ok(())
+            }
+            checked => checked,
+        }
     }
 }

@@ -12,12 +12,16 @@
 //! | `STATE` | `EVENT#<author>#<kind>#<d or id>` | an event that the agent goes by, as published |
 //! | `STATE` | `NOTES#<author>` | an admin's newest notes, as published, in one list |
 //! | `STATE` | `READ` | when the relays were last asked for those |
+//! | `STATE` | `FLAGS` | what an admin ordered for all runs: whether the agent is stopped |
 //! | `DM#<peer>` | `<time>#<message id>` | one message of a conversation, sealed |
+//! | `DM#<peer>` | `~NEW` | where an admin began the conversation anew |
 //! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
 //! | `DM#<peer>` | `~EVENT#<kind>` | what a guest published of itself: profile and relay lists, as published |
 //! | `GUESTS` | `<day>#<peer or ALL>` | how many messages of guests were worked in each hour of that day (UTC) |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
 //! | `DUE` | `mail#<time>#<run id>` | a run that is over, of which something is to be sent again; see [`crate::outbox`] |
+//! | `RUNS` | `<time>#<run id>` | a run, by when its trigger was first seen |
+//! | `DEAD` | `<time>#<run id>` | the same of a run that was given up |
 //! | `NOTICES` | `<fact>` | something that the admin is told once, sealed |
 //! | `SWEEP` | `LEASE` | who sweeps the relays now |
 //! | `SWEEP` | `CURSORS` | how far each relay was read |
@@ -139,6 +143,30 @@ pub fn state_read() -> Key {
     Key::new(STATE_PARTITION, "READ")
 }
 
+/// What an admin ordered for all runs. It lies beside the state, which each run reads anyway.
+#[must_use]
+pub fn flags() -> Key {
+    Key::new(STATE_PARTITION, "FLAGS")
+}
+
+/// The partition of all runs, by when their triggers were first seen.
+pub const RUNS_PARTITION: &str = "RUNS";
+
+/// A run there; `at` is Unix seconds.
+#[must_use]
+pub fn run(at: u64, run_id: &str) -> Key {
+    Key::new(RUNS_PARTITION, format!("{at:012}#{run_id}"))
+}
+
+/// The partition of the runs that were given up.
+pub const DEAD_PARTITION: &str = "DEAD";
+
+/// A run there; `at` is Unix seconds.
+#[must_use]
+pub fn dead(at: u64, run_id: &str) -> Key {
+    Key::new(DEAD_PARTITION, format!("{at:012}#{run_id}"))
+}
+
 /// The partition of the runs that are due, the earliest first.
 pub const DUE_PARTITION: &str = "DUE";
 
@@ -180,7 +208,7 @@ pub fn mail_place(key: &Key) -> Option<(u64, &str)> {
     Some((at.parse().ok()?, run_id))
 }
 
-/// The time and the run of a row that is due at a time.
+/// The time and the run of a row that is due at a time, and of one among all runs or the dead ones.
 #[must_use]
 pub fn due_place(key: &Key) -> Option<(u64, &str)> {
     let (at, run_id) = key.sort.split_once('#')?;
@@ -246,6 +274,15 @@ pub fn conversation(peer: &PublicKey) -> String {
 pub fn message(peer: &PublicKey, at: Timestamp, id: &EventId) -> Key {
     Key::new(conversation(peer), format!("{:012}#{}", at.as_secs(), id.to_hex()))
 }
+
+/// Where an admin began a conversation anew. Sorts behind every message.
+#[must_use]
+pub fn conversation_begin(peer: &PublicKey) -> Key {
+    Key::new(conversation(peer), BEGIN_SORT)
+}
+
+/// The sort key of such a row.
+pub const BEGIN_SORT: &str = "~NEW";
 
 /// When the relays were asked for a conversation's older messages. Sorts behind every message.
 #[must_use]

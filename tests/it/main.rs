@@ -15,6 +15,7 @@ mod agent;
 mod aws;
 mod aws_cases;
 mod bridge;
+mod commands;
 mod connections;
 mod context;
 mod context_debug;

@@ -172,7 +172,7 @@ async fn a_model_that_is_ill_three_times_is_one_honest_reply() {
     insta::assert_snapshot!(texts(&agent).await.join("\n"), @"I could not answer this message: the model is unavailable for now.");
     assert_eq!(agent.model.calls(), 3);
     let record = agent.record(&dm_trigger_id(&dm_id(&dm[0]))).await;
-    assert_eq!((record.status, record.attempt), (Status::Done, 3));
+    assert_eq!((record.status, record.attempt), (Status::Dead, 3));
 }
 
 /// A relay that keeps nothing, and that takes events only while the switch is on.
