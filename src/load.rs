@@ -20,6 +20,7 @@ use crate::heed::Lists;
 use crate::history::{self, StoredMessage};
 use crate::kinds;
 use crate::notices::instance;
+use crate::outage::Mark;
 use crate::publish::{distinct, own_list};
 use crate::record::{FORMAT, read_clear, to_json};
 use crate::relay::{Fetched, Target};
@@ -40,8 +41,8 @@ const MAX_MESSAGES: usize = 60;
 /// The most notes of an admin that are kept.
 const MAX_NOTES: usize = 20;
 
-/// The rows of a conversation that are no messages: the read mark, and what a guest published of itself.
-const BESIDE_MESSAGES: usize = 1 + PERSON.len();
+/// The rows of a conversation that are no messages: the read mark, that of an outage, and what a guest published of itself.
+const BESIDE_MESSAGES: usize = 2 + PERSON.len();
 
 /// What the agent wants to know of whoever it talks to.
 const PERSON: [Kind; 3] = [kinds::PROFILE, kinds::RELAY_LIST, kinds::INBOX_RELAYS];
@@ -63,6 +64,8 @@ pub struct Stored {
     read: Option<StateMark>,
     messages: Vec<StoredMessage>,
     history_read: Option<HistoryMark>,
+    /// The outage that the conversation waits for to end.
+    pub(crate) outage: Option<Mark>,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -178,7 +181,10 @@ impl Stored {
             return;
         }
         if row.key.sort.starts_with('~') {
-            self.history_read = read_clear(row).ok();
+            match row.key.sort.as_str() {
+                keys::OUTAGE_SORT => self.outage = read_clear(row).ok(),
+                _ => self.history_read = read_clear(row).ok(),
+            }
             return;
         }
         match app.open_sealed::<StoredMessage>(row) {
@@ -191,6 +197,11 @@ impl Stored {
     pub(crate) fn is_stale(&self, app: &App, now: Timestamp) -> bool {
         let needs_guests = app.config.senders.include_guests();
         self.read.as_ref().is_none_or(|mark| mark.read_at + FRESH < now || (needs_guests && !mark.guests))
+    }
+
+    /// Whether the relays were ever asked for what a run on this trigger needs.
+    pub(crate) fn was_read(&self, trigger: &Trigger) -> bool {
+        self.read.is_some() && (trigger.peer().is_none() || self.history_read.is_some())
     }
 
     /// Whether the relays are to be asked for the conversation: never yet, or some time ago and not all of them told. Of a
