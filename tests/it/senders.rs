@@ -15,11 +15,11 @@ use didactyl::trigger::Tier;
 use nostr::prelude::{Event, EventBuilder, Filter, FinalizeEvent, Keys, Kind, Tag, Timestamp};
 use serde_json::json;
 
-use crate::agent::{TestAgent, agent_key, dm_id, echo, hand_over, nip04, nip17, nip17_at, outcomes, secret};
+use crate::agent::{TestAgent, agent_key, dm_id, echo, hand_over, nip04, nip17, outcomes, secret};
 use crate::faults::{Fault, Side};
 use crate::ground::{On, on_each_store};
 use crate::round_trips::Counter;
-use crate::sea::tick;
+use crate::sea::{tick, wrap_at};
 
 on_each_store! {
     over_every_door_each_setting_answers_its_tiers_alone,
@@ -152,7 +152,7 @@ async fn over_every_door_each_setting_answers_its_tiers_alone(on: On) {
             tick(&agent.app).await;
             let now = agent.clock.clock().now();
             let people = [("admin", admin()), ("friend", friend()), ("stranger", stranger())];
-            let dms = people.each_ref().map(|(name, keys)| nip17_at(keys, name, now));
+            let dms = people.each_ref().map(|(name, keys)| wrap_at(keys, name, now, now));
             through(&agent, door, &dms).await;
 
             let mut asked: Vec<String> =
