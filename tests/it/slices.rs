@@ -191,7 +191,7 @@ impl Scene {
     }
 
     /// Invocations until the run is over, each in a process of its own; how many there were.
-    async fn to_the_end(&mut self, budget: Duration) -> usize {
+    async fn run_to_the_end(&mut self, budget: Duration) -> usize {
         let mut answer = self.deliver(budget).await;
         for invocations in 1..100 {
             match outcomes(&answer)[..] {
@@ -236,7 +236,7 @@ fn a_task_ten_times_longer_than_an_invocation_ends_over_several_with_each_answer
         let budget = 300 * SECOND;
         let mut scene = Scene::new(60, 50 * SECOND);
         let start = Instant::now();
-        let invocations = scene.to_the_end(budget).await;
+        let invocations = scene.run_to_the_end(budget).await;
         assert!(start.elapsed() >= 10 * budget, "{:?}", start.elapsed());
         assert_eq!((invocations, scene.said().await), (13, "all done".to_owned()));
 
@@ -266,7 +266,7 @@ fn a_task_ten_times_longer_than_an_invocation_ends_over_several_with_each_answer
 pub fn journal_of(turns: usize) -> (usize, usize, usize) {
     simulated(async {
         let mut scene = Scene::new(turns, 10 * SECOND);
-        scene.to_the_end(300 * SECOND).await;
+        scene.run_to_the_end(300 * SECOND).await;
         let (rows, bytes) = scene.journal().await;
         (rows, bytes, scene.store.1.load(Ordering::SeqCst))
     })
@@ -291,7 +291,7 @@ fn after_the_last_continuation_the_sender_hears_that_it_takes_too_long() {
     simulated(async {
         let mut scene = Scene::new(60, 10 * SECOND);
         scene.app.config.max_continuations = 2;
-        assert_eq!(scene.to_the_end(30 * SECOND).await, 3);
+        assert_eq!(scene.run_to_the_end(30 * SECOND).await, 3);
         insta::assert_snapshot!(scene.said().await, @"I could not answer this message: it takes longer than I may work on one message.");
         assert_eq!(
             scene.record().await.reason.as_deref(),
@@ -392,7 +392,7 @@ fn b049_whatever_takes_too_long_the_invocation_ends_in_its_time_and_the_run_with
 
         // Sixteen turns of three seconds.
         let mut scene = Scene::new(15, 3 * SECOND);
-        assert!((2..=4).contains(&scene.to_the_end(limit).await));
+        assert!((2..=4).contains(&scene.run_to_the_end(limit).await));
         assert_eq!(scene.said().await, "all done");
     });
 }
