@@ -14,6 +14,7 @@ use crate::dm::{self, Content, Opened, ReplyPart};
 use crate::error::Error;
 use crate::kinds;
 use crate::letter::Letter;
+use crate::outage;
 use crate::store::{Key, Write, keys};
 use crate::trigger::{Protocol, Source, Trigger};
 
@@ -183,11 +184,16 @@ pub fn visible(
     messages
 }
 
-/// The conversation as the model sees it.
+/// The conversation as the model sees it: without the agent's word that the model is out of order.
 #[must_use]
 pub fn as_chat(messages: &[StoredMessage]) -> Vec<HistoryMessage> {
     let role = |message: &StoredMessage| if message.from_agent { Role::Assistant } else { Role::User };
-    messages.iter().map(|m| HistoryMessage { role: role(m), text: m.text.clone() }).collect()
+    let is_note = |message: &StoredMessage| message.from_agent && message.text == outage::NOTE;
+    messages
+        .iter()
+        .filter(|message| !is_note(message))
+        .map(|m| HistoryMessage { role: role(m), text: m.text.clone() })
+        .collect()
 }
 
 #[cfg(test)]

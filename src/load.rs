@@ -21,6 +21,7 @@ use crate::heed::Lists;
 use crate::history::{self, StoredMessage};
 use crate::kinds;
 use crate::notices::instance;
+use crate::outage::Mark;
 use crate::publish::{distinct, own_list};
 use crate::record::{FORMAT, read_clear, to_json};
 use crate::relay::{Fetched, Target};
@@ -41,9 +42,9 @@ const MAX_MESSAGES: usize = 60;
 /// The most notes of an admin that are kept.
 const MAX_NOTES: usize = 20;
 
-/// The rows of a conversation that are no messages: where it began anew, the read mark, and what a guest published of
-/// itself.
-const BESIDE_MESSAGES: usize = 2 + PERSON.len();
+/// The rows of a conversation that are no messages: where it began anew, the read mark, that of an outage, and what a guest
+/// published of itself.
+const BESIDE_MESSAGES: usize = 3 + PERSON.len();
 
 /// What the agent wants to know of whoever it talks to.
 const PERSON: [Kind; 3] = [kinds::PROFILE, kinds::RELAY_LIST, kinds::INBOX_RELAYS];
@@ -72,6 +73,8 @@ pub struct Stored {
     begin: Option<Timestamp>,
     /// What an admin ordered for all runs.
     pub(crate) flags: Flags,
+    /// The outage that the conversation waits for to end.
+    pub(crate) outage: Option<Mark>,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -197,7 +200,10 @@ impl Stored {
             return;
         }
         if row.key.sort.starts_with('~') {
-            self.history_read = read_clear(row).ok();
+            match row.key.sort.as_str() {
+                keys::OUTAGE_SORT => self.outage = read_clear(row).ok(),
+                _ => self.history_read = read_clear(row).ok(),
+            }
             return;
         }
         match app.open_sealed::<StoredMessage>(row) {
@@ -225,6 +231,11 @@ impl Stored {
     /// From here on it counts as stale.
     pub(crate) fn outdate(&mut self) {
         self.is_outdated = true;
+    }
+
+    /// Whether the relays were ever asked for what a run on this trigger needs.
+    pub(crate) fn was_read(&self, trigger: &Trigger) -> bool {
+        self.read.is_some() && (trigger.peer().is_none() || self.history_read.is_some())
     }
 
     /// Whether the relays are to be asked for the conversation: never yet, or some time ago and not all of them told. Of a

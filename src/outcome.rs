@@ -51,6 +51,11 @@ pub enum Outcome {
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
+    /// The time of this invocation is used up: it goes on in a later one, which the queue or the due list brings.
+    Suspended {
+        /// The run.
+        run: String,
+    },
     /// It could not be worked to its end; it is claimed again when it comes again, or when it is due.
     Unfinished {
         /// Why.
@@ -88,7 +93,11 @@ pub fn wants_retry(worked: &Worked) -> bool {
 pub fn is_left(worked: &Worked) -> bool {
     matches!(
         worked,
-        Ok(Outcome::Queued { .. } | Outcome::Busy { .. } | Outcome::Standby { .. } | Outcome::Stopped { .. })
+        Ok(Outcome::Queued { .. }
+            | Outcome::Busy { .. }
+            | Outcome::Standby { .. }
+            | Outcome::Stopped { .. }
+            | Outcome::Suspended { .. })
             | Err(Error::GivenBack(_))
     )
 }

@@ -9,7 +9,7 @@ use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::history;
 use crate::letter::Letter;
-use crate::store::{Change, Expect, Row, StoreError, Write, keys};
+use crate::store::{Change, Expect, Key, Row, StoreError, Write, keys};
 use crate::trigger::{Tier, Trigger};
 
 /// A run that is ours: the record as we wrote it, and the version that later writes depend on.
@@ -18,6 +18,14 @@ pub struct Claim {
     /// The record.
     pub record: RunRecord,
     version: u64,
+    /// Where a word lies that the sender was told and that is not needed any more.
+    told: Vec<Key>,
+}
+
+impl Claim {
+    fn new(record: RunRecord, version: u64) -> Self {
+        Self { record, version, told: Vec::new() }
+    }
 }
 
 /// What [`claim`] found.
@@ -50,14 +58,14 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
             writes.extend(trigger_rows(app, trigger, &record)?);
         }
         let current = match app.store.write(&writes).await {
-            Ok(()) => return Ok(Claimed::Ours(Claim { version: written_version(expect), record })),
+            Ok(()) => return Ok(Claimed::Ours(Claim::new(record, written_version(expect)))),
             Err(StoreError::Conflict { current: Some(row), .. }) => row,
             Err(error) => return Err(error.into()),
         };
         let found: RunRecord = read_clear(&current)?;
         if found.owner == record.owner {
             // Our own write, whose answer was lost.
-            return Ok(Claimed::Ours(Claim { record: found, version: current.version }));
+            return Ok(Claimed::Ours(Claim::new(found, current.version)));
         }
         if found.status.is_final() {
             return Ok(Claimed::Finished(found));
@@ -194,15 +202,17 @@ impl Claim {
     }
 
     /// Gives the run back, so that the next worker waits until `not_before` and not for the lease; whether that was
-    /// written. If nobody comes, it is due at `due_at` (both Unix seconds).
+    /// written. If nobody comes, it is due at `due_at` (both Unix seconds). A word that the sender was told is forgotten.
     pub async fn release(mut self, app: &App, reason: &str, not_before: u64, due_at: u64) -> bool {
+        let told = std::mem::take(&mut self.told);
+        let told = told.into_iter().map(|key| Write::delete(key, Expect::Anything)).collect();
         let due_at = Some(due_at);
         let mut record = RunRecord { lease_until_ms: 0, not_before, due_at, ..self.record.clone() };
         // Of a saved reply the reason says whether it is an answer.
         if record.status == Status::Running {
             record.reason = Some(reason.to_owned());
         }
-        let released = self.save(app, record, Vec::new()).await;
+        let released = self.save(app, record, told).await;
         if let Err(error) = &released {
             tracing::warn!(run.id = %self.record.run_id, %error, "the run could not be given back before its lease ends");
         }
@@ -227,8 +237,35 @@ impl Claim {
     /// # Errors
     /// As [`earlier`].
     pub async fn earlier(&self, app: &App) -> Result<Earlier, Error> {
-        let is_first = self.record.attempt <= 1 && self.record.status == Status::Running;
-        if !is_first { earlier(app, &self.record.run_id).await } else { Ok(Earlier::default()) }
+        let RunRecord { attempt, continuations, outage, status, run_id, .. } = &self.record;
+        let is_first = *attempt <= 1 && *continuations == 0 && outage.is_none() && *status == Status::Running;
+        if is_first { Ok(Earlier::default()) } else { earlier(app, run_id).await }
+    }
+
+    /// Saves the signed word that the answer has to wait, before it is sent, and that it was said; in the conversation and
+    /// in `mark`. False where another run of the conversation was faster: then nothing was written.
+    ///
+    /// # Errors
+    /// As [`Claim::save_reply`].
+    pub(crate) async fn save_note(
+        &mut self,
+        app: &App,
+        letter: &Letter,
+        parts: &[ReplyPart],
+        mark: Write,
+    ) -> Result<bool, Error> {
+        let record = self.record.clone();
+        let mut writes = vec![mark];
+        for (i, part) in parts.iter().enumerate() {
+            writes.push(app.put_sealed(keys::note(&record.run_id, i), part, record.expires_at)?);
+            writes.push(history::outgoing(letter, part, true).write(app, &letter.peer)?);
+        }
+        self.try_save(app, record, writes).await
+    }
+
+    /// The word of `parts` parts is out: it need not be said again.
+    pub(crate) fn note_is_out(&mut self, parts: usize) {
+        self.told = (0..parts).map(|i| keys::note(&self.record.run_id, i)).collect();
     }
 
     /// Saves the signed reply, before anything is sent: status, parts and our side of the conversation in one write.
