@@ -64,6 +64,8 @@ pub struct Stored {
     read: Option<StateMark>,
     messages: Vec<StoredMessage>,
     history_read: Option<HistoryMark>,
+    /// Whether the relays are to be asked for the state though it is fresh.
+    is_outdated: bool,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -191,7 +193,21 @@ impl Stored {
     /// Whether the relays are to be asked for the state.
     pub(crate) fn is_stale(&self, app: &App, now: Timestamp) -> bool {
         let needs_guests = app.config.senders.include_guests();
-        self.read.as_ref().is_none_or(|mark| mark.read_at + FRESH < now || (needs_guests && !mark.guests))
+        self.is_outdated
+            || self
+                .read
+                .as_ref()
+                .is_none_or(|mark| mark.read_at + FRESH < now || (needs_guests && !mark.guests))
+    }
+
+    /// Whether the relays were last asked for the state before `at`.
+    pub(crate) fn is_older_than(&self, at: Timestamp) -> bool {
+        self.read.as_ref().is_none_or(|mark| mark.read_at < at)
+    }
+
+    /// From here on it counts as stale.
+    pub(crate) fn outdate(&mut self) {
+        self.is_outdated = true;
     }
 
     /// Whether the relays are to be asked for the conversation: never yet, or some time ago and not all of them told. Of a
@@ -217,7 +233,7 @@ impl Stored {
         };
         let mark = StateMark { format: FORMAT, read_at: now, guests, told };
         let write = Write::put(keys::state_read(), Expect::Anything, to_json(&mark)?, None);
-        self.read = Some(mark);
+        (self.read, self.is_outdated) = (Some(mark), false);
         Ok(write)
     }
 

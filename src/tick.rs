@@ -38,13 +38,15 @@ struct Swept {
     ears: Option<Ears>,
     /// See [`sweep::Found::settled_start`].
     start_at: Option<Timestamp>,
+    /// See [`sweep::Found::wakes`].
+    wakes: bool,
     failure: Option<Error>,
 }
 
 impl Swept {
     /// No sweep.
     fn not(told: Value) -> Self {
-        Self { told, triggers: Vec::new(), ears: None, start_at: None, failure: None }
+        Self { told, triggers: Vec::new(), ears: None, start_at: None, wakes: false, failure: None }
     }
 }
 
@@ -78,7 +80,7 @@ pub async fn run_and_listen(
             None => Ok(None),
         }
     });
-    let due = due_runs(app, &due_rows, swept.start_at).await;
+    let due = due_runs(app, &due_rows, &swept).await;
     let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
     let ears = swept.ears.take();
     let listen = async {
@@ -154,20 +156,23 @@ async fn sweep_all(
             triggers: found.triggers,
             ears: found.ears,
             start_at: found.settled_start,
+            wakes: found.wakes,
             failure: found.failure,
         },
         Err(error) => Swept { failure: Some(error), ..Swept::not(json!({})) },
     }
 }
 
-/// The runs that are to be taken up. In standby there are none, and those that there would be are held.
-async fn due_runs(app: &App, rows: &[Row], start_at: Option<Timestamp>) -> Result<Vec<Due>, Error> {
-    if app.config.standby {
+/// The runs that are to be taken up. In standby there are none, and those that there would be are held; so are those that a
+/// process from before it gave back since, when it ends.
+async fn due_runs(app: &App, rows: &[Row], swept: &Swept) -> Result<Vec<Due>, Error> {
+    let mut due = Vec::new();
+    if app.config.standby || swept.wakes {
         standby::hold_due(app, record::due(app, rows, u64::MAX).await?).await;
-        return Ok(Vec::new());
+    } else {
+        due = record::due(app, rows, app.clock.now().as_secs()).await?;
     }
-    let mut due = record::due(app, rows, app.clock.now().as_secs()).await?;
-    if let Some(start_at) = start_at {
+    if let Some(start_at) = swept.start_at {
         standby::release(app, rows, start_at, &mut due).await?;
     }
     Ok(due)

@@ -10,6 +10,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use nostr::prelude::ToBech32;
 
 use crate::app::App;
 use crate::assemble::assemble;
@@ -33,6 +34,9 @@ const MIN_TIME: Duration = Duration::from_secs(5);
 
 /// How long the queue keeps a run that could not be ended, the first time.
 const FIRST_DELAY: Duration = Duration::from_secs(30);
+
+/// So much of a sender's npub tells log lines apart.
+const NPUB_SHOWN: usize = 12;
 
 /// The longest that a run which could not be ended waits for a tick.
 const LONGEST_WAIT: Duration = Duration::from_secs(6 * 60 * 60);
@@ -180,7 +184,10 @@ async fn answer(
     let has_arrived = publish::send(app, &route, &parts, deliveries, deadline.publish_until()).await;
     claim.record.note_step("publish", watch.lap_ms());
     if has_arrived {
-        return claim.finish(app).await;
+        claim.finish(app).await?;
+        let sender = trigger.sender().and_then(|sender| sender.to_bech32().ok()).unwrap_or_default();
+        tracing::info!(run.id = %claim.record.run_id, sender = sender.get(..NPUB_SHOWN), "a message is answered");
+        return Ok(());
     }
     if publish::is_given_up(&parts, app.clock.now()) {
         return end_undelivered(app, trigger, claim).await;
