@@ -203,11 +203,12 @@ async fn a_reply_that_no_relay_accepts_is_sent_again_and_not_made_again() {
     assert_eq!(answer["results"][0]["reply"], json!(record.reply_ids), "{answer}");
     assert_eq!(answer["results"][0].get("failure"), None, "{answer}");
     // The very same events, not new wraps of the same reply.
-    assert_eq!(sent(&relay), [refused.clone(), refused.clone()].concat());
+    // The copy, which was refused for good and which nobody waits for, is left.
+    assert_eq!(sent(&relay), [refused.as_slice(), &refused[..1]].concat());
     assert_eq!(agent.model.calls(), 1);
 
     assert_eq!(outcomes(&agent.deliver(&dm).await), ["replied"]);
-    assert_eq!(sent(&relay).len(), 4, "nothing more was sent");
+    assert_eq!(sent(&relay).len(), 3, "nothing more was sent");
     assert_eq!(
         agent.history(secret(2).public_key()).await,
         [("peer", "hello".to_owned()), ("agent", "HELLO".to_owned())]
