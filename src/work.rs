@@ -10,23 +10,25 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::time::Instant;
 
 use crate::app::App;
 use crate::assemble::assemble;
 use crate::clock::{Deadline, Stopwatch};
-use crate::commands;
+use crate::commands::{self, Command};
+use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::guests;
 use crate::letter::Letter;
 use crate::load::{self, Loaded};
 use crate::outcome::{Outcome, Worked};
-use crate::publish;
+use crate::publish::{self, Route};
 use crate::queue::{LONGEST_DELAY, QUEUE_GRACE};
 use crate::record::{self, Claim, Claimed, MAX_ATTEMPTS, RunRecord, Status, due_after};
 use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::standby;
-use crate::trigger::{Source, Trigger};
+use crate::trigger::{Dm, Source, Trigger};
 
 /// With less time left nothing is claimed: it would only be taken from whoever has time.
 const MIN_TIME: Duration = Duration::from_secs(5);
@@ -70,7 +72,8 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
         Claimed::Held(record) => return Ok(Outcome::Standby { run: record.run_id }),
     };
     claim.record.steps_ms = vec![("claim".to_owned(), watch.lap_ms())];
-    let answer = async { answer(app, &trigger, stored?, &mut claim, deadline, watch).await };
+    // On the heap: what a run awaits nests deep, and all of it would lie in the futures of every door.
+    let answer = Box::pin(async { answer(app, &trigger, stored?, &mut claim, deadline, watch).await });
     let result = AssertUnwindSafe(answer).catch_unwind().await;
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
         Ok(()) => Ok(Outcome::of(claim.record)),
@@ -155,21 +158,11 @@ async fn answer(
         Err(error) => return Err(error),
     };
     let until = deadline.slice(load::SLICE);
-    let (parts, route) = if let (true, Some((dm, command))) = (saved.is_empty(), commands::said(app, trigger))
-    {
-        let parts = match commands::obey(app, trigger, (dm, &command), claim).await {
-            Err(error) if is_final(&error, claim) => {
-                let (letter, text) = (Letter::answer_to(dm), apology(claim, &error));
-                let parts = publish::sign(app, &letter, &text, app.clock.now())?;
-                claim.save_reply(app, &letter, &parts).await?;
-                parts
-            }
-            other => other?,
-        };
+    let command = commands::said(app, trigger).filter(|_| saved.is_empty());
+    let (parts, route) = if let Some((dm, command)) = command {
+        let answered = Box::pin(obey(app, trigger, (dm, &command), stored, claim, until)).await?;
         claim.record.note_step("command", watch.lap_ms());
-        let loaded = load::refresh(app, trigger, stored, until).await?;
-        load::keep(app, loaded.unsaved).await;
-        (parts, publish::route(app, &loaded.state, &Letter::answer_to(dm)))
+        answered
     } else if saved.is_empty() {
         if stored.flags.stopped_at().is_some() && !commands::passes_a_stop(app, trigger) {
             return Err(Error::Stopped);
@@ -212,6 +205,29 @@ async fn answer(
         return Err(Error::Transient("no relay of the recipient accepted the reply; it is saved".to_owned()));
     }
     claim.finish(app).await
+}
+
+/// Does what a command orders. Its answer was saved with that; it goes back the way that the command came.
+async fn obey(
+    app: &App,
+    trigger: &Trigger,
+    (dm, command): (&Dm, &Command),
+    stored: load::Stored,
+    claim: &mut Claim,
+    until: Instant,
+) -> Result<(Vec<ReplyPart>, Route), Error> {
+    let letter = Letter::answer_to(dm);
+    let parts = match commands::obey(app, trigger, (dm, command), claim).await {
+        Err(error) if is_final(&error, claim) => {
+            let parts = publish::sign(app, &letter, &apology(claim, &error), app.clock.now())?;
+            claim.save_reply(app, &letter, &parts).await?;
+            parts
+        }
+        other => other?,
+    };
+    let loaded = load::refresh(app, trigger, stored, until).await?;
+    load::keep(app, loaded.unsaved).await;
+    Ok((parts, publish::route(app, &loaded.state, &letter)))
 }
 
 /// The text of the answer: a fixed one, the model's, or an honest word that there is none.
