@@ -14,6 +14,7 @@ use crate::dm::{self, Content, Opened, ReplyPart};
 use crate::error::Error;
 use crate::kinds;
 use crate::letter::Letter;
+use crate::outage;
 use crate::store::{Key, Write, keys};
 use crate::trigger::{Protocol, Source, Trigger};
 
@@ -35,6 +36,9 @@ pub struct StoredMessage {
     pub arrived_at: Timestamp,
     /// The text.
     pub text: String,
+    /// Whether a run of this store wrote it: an answer to that run's message, and to no other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_run: bool,
     /// Whether it is the answer to a command: no part of what the model sees.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub aside: bool,
@@ -74,6 +78,7 @@ pub fn incoming(trigger: &Trigger) -> Option<(PublicKey, StoredMessage)> {
         created_at: dm.created_at,
         arrived_at: trigger.arrived_at,
         text: dm.text.clone(),
+        of_run: false,
         aside: false,
     };
     dm.fixed_answer.is_none().then_some((dm.peer, message))
@@ -89,6 +94,7 @@ pub fn outgoing(letter: &Letter, part: &ReplyPart, aside: bool) -> StoredMessage
         created_at: part.created_at,
         arrived_at: part.created_at,
         text: part.text.clone(),
+        of_run: true,
         aside,
     }
 }
@@ -106,6 +112,7 @@ pub fn found(app: &App, opened: Opened) -> Option<StoredMessage> {
         // The parts of a reply are dated seconds ahead; seen again at once, each must fall on the row that it has.
         arrived_at: if from_agent { opened.created_at } else { app.clock.now() },
         text,
+        of_run: false,
         aside: false,
     })
 }
@@ -177,11 +184,16 @@ pub fn visible(
     messages
 }
 
-/// The conversation as the model sees it.
+/// The conversation as the model sees it: without the agent's word that the model is out of order.
 #[must_use]
 pub fn as_chat(messages: &[StoredMessage]) -> Vec<HistoryMessage> {
     let role = |message: &StoredMessage| if message.from_agent { Role::Assistant } else { Role::User };
-    messages.iter().map(|m| HistoryMessage { role: role(m), text: m.text.clone() }).collect()
+    let is_note = |message: &StoredMessage| message.from_agent && message.text == outage::NOTE;
+    messages
+        .iter()
+        .filter(|message| !is_note(message))
+        .map(|m| HistoryMessage { role: role(m), text: m.text.clone() })
+        .collect()
 }
 
 #[cfg(test)]
@@ -202,6 +214,7 @@ mod tests {
             created_at: Timestamp::from(created_at),
             arrived_at: Timestamp::from(arrived_at),
             text: String::new(),
+            of_run: false,
             aside: false,
         };
         let trigger = Trigger {
@@ -236,6 +249,7 @@ mod tests {
             created_at: Timestamp::from(u64::from(n)),
             arrived_at: Timestamp::from(u64::from(n)),
             text: text.to_owned(),
+            of_run: from_agent,
             aside,
         };
         let stored = vec![

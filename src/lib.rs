@@ -48,6 +48,8 @@ pub mod llm;
 pub mod load;
 pub mod logging;
 pub mod notices;
+pub mod outage;
+pub mod outbox;
 pub mod outcome;
 pub mod publish;
 pub mod queue;

@@ -21,6 +21,7 @@ use crate::heed::Lists;
 use crate::history::{self, StoredMessage};
 use crate::kinds;
 use crate::notices::instance;
+use crate::outage::Mark;
 use crate::publish::{distinct, own_list};
 use crate::record::{FORMAT, read_clear, to_json};
 use crate::relay::{Fetched, Target};
@@ -41,15 +42,16 @@ const MAX_MESSAGES: usize = 60;
 /// The most notes of an admin that are kept.
 const MAX_NOTES: usize = 20;
 
-/// The rows of a conversation that are no messages: where it began anew, the read mark, and what a guest published of
-/// itself.
-const BESIDE_MESSAGES: usize = 2 + PERSON.len();
+/// The rows of a conversation that are no messages: where it began anew, the read mark, that of an outage, and what a guest
+/// published of itself.
+const BESIDE_MESSAGES: usize = 3 + PERSON.len();
 
 /// What the agent wants to know of whoever it talks to.
 const PERSON: [Kind; 3] = [kinds::PROFILE, kinds::RELAY_LIST, kinds::INBOX_RELAYS];
 
-/// How long what a guest published of itself counts as fresh: nobody keeps it so but its own messages.
-const GUEST_FRESH: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long what a guest published of itself, its relay lists among it, counts as fresh: nobody keeps it so but its own
+/// messages.
+const GUEST_FRESH: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// A longer note, as JSON, is not kept: all of an admin's lie in one row.
 const MAX_NOTE_BYTES: usize = 8_000;
@@ -65,10 +67,14 @@ pub struct Stored {
     read: Option<StateMark>,
     messages: Vec<StoredMessage>,
     history_read: Option<HistoryMark>,
+    /// Whether the relays are to be asked for the state though it is fresh.
+    is_outdated: bool,
     /// Where an admin began the conversation anew.
     begin: Option<Timestamp>,
     /// What an admin ordered for all runs.
     pub(crate) flags: Flags,
+    /// The outage that the conversation waits for to end.
+    pub(crate) outage: Option<Mark>,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -194,7 +200,10 @@ impl Stored {
             return;
         }
         if row.key.sort.starts_with('~') {
-            self.history_read = read_clear(row).ok();
+            match row.key.sort.as_str() {
+                keys::OUTAGE_SORT => self.outage = read_clear(row).ok(),
+                _ => self.history_read = read_clear(row).ok(),
+            }
             return;
         }
         match app.open_sealed::<StoredMessage>(row) {
@@ -206,11 +215,27 @@ impl Stored {
     /// Whether the relays are to be asked for the state.
     pub(crate) fn is_stale(&self, app: &App, now: Timestamp) -> bool {
         let needs_guests = app.config.senders.include_guests();
-        self.read.as_ref().is_none_or(|mark| {
-            mark.read_at + FRESH < now
-                || (needs_guests && !mark.guests)
-                || self.flags.asks_to_refresh(mark.read_at)
-        })
+        self.is_outdated
+            || self.read.as_ref().is_none_or(|mark| {
+                mark.read_at + FRESH < now
+                    || (needs_guests && !mark.guests)
+                    || self.flags.asks_to_refresh(mark.read_at)
+            })
+    }
+
+    /// Whether the relays were last asked for the state before `at`.
+    pub(crate) fn is_older_than(&self, at: Timestamp) -> bool {
+        self.read.as_ref().is_none_or(|mark| mark.read_at < at)
+    }
+
+    /// From here on it counts as stale.
+    pub(crate) fn outdate(&mut self) {
+        self.is_outdated = true;
+    }
+
+    /// Whether the relays were ever asked for what a run on this trigger needs.
+    pub(crate) fn was_read(&self, trigger: &Trigger) -> bool {
+        self.read.is_some() && (trigger.peer().is_none() || self.history_read.is_some())
     }
 
     /// Whether the relays are to be asked for the conversation: never yet, or some time ago and not all of them told. Of a
@@ -236,7 +261,7 @@ impl Stored {
         };
         let mark = StateMark { format: FORMAT, read_at: now, guests, told };
         let write = Write::put(keys::state_read(), Expect::Anything, to_json(&mark)?, None);
-        self.read = Some(mark);
+        (self.read, self.is_outdated) = (Some(mark), false);
         Ok(write)
     }
 
@@ -346,6 +371,23 @@ pub async fn refresh(
     }
     writes.extend(new_versions(&state, &stored.versions, guest)?);
     Ok(Loaded { unsaved: writes, asked: true, ..stored.with_state(state, trigger) })
+}
+
+/// Asks the relays where `peer` reads, however fresh what is known of that is: its relays took no message. What they tell is
+/// added and kept.
+pub(crate) async fn reread_relay_lists(
+    app: &App,
+    trigger: &Trigger,
+    peer: PublicKey,
+    stored: &mut Stored,
+    until: Instant,
+) -> Result<(), Error> {
+    let filter = Filter::new().author(peer).kinds([kinds::RELAY_LIST, kinds::INBOX_RELAYS]);
+    let fetched = fetch(app, &read_targets(app, &stored.state(app)), &[filter], until).await;
+    stored.events.extend(fetched.events);
+    let writes = new_versions(&stored.state(app), &stored.versions, guests::guest(app, trigger))?;
+    keep(app, writes).await;
+    Ok(())
 }
 
 async fn fetch(app: &App, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {

@@ -43,13 +43,18 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
-    /// It is stored, and the queue brings it to a later invocation.
+    /// It is stored, and the queue or a tick brings it to a later invocation.
     Queued {
         /// The run.
         run: String,
         /// Why it was not worked to its end here, where that was tried.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
+    },
+    /// The time of this invocation is used up: it goes on in a later one, which the queue or the due list brings.
+    Suspended {
+        /// The run.
+        run: String,
     },
     /// It could not be worked to its end; it is claimed again when it comes again, or when it is due.
     Unfinished {
@@ -66,7 +71,9 @@ impl Outcome {
     #[must_use]
     pub fn of(record: RunRecord) -> Self {
         match record.status {
-            Status::Dropped => Self::Rejected { reason: record.reason.unwrap_or_default() },
+            Status::Dropped | Status::Undelivered => {
+                Self::Rejected { reason: record.reason.unwrap_or_default() }
+            }
             Status::Dead if record.reply_ids.is_empty() => {
                 Self::Rejected { reason: record.reason.unwrap_or_default() }
             }
@@ -86,7 +93,11 @@ pub fn wants_retry(worked: &Worked) -> bool {
 pub fn is_left(worked: &Worked) -> bool {
     matches!(
         worked,
-        Ok(Outcome::Queued { .. } | Outcome::Busy { .. } | Outcome::Standby { .. } | Outcome::Stopped { .. })
+        Ok(Outcome::Queued { .. }
+            | Outcome::Busy { .. }
+            | Outcome::Standby { .. }
+            | Outcome::Stopped { .. }
+            | Outcome::Suspended { .. })
             | Err(Error::GivenBack(_))
     )
 }

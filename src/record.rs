@@ -7,8 +7,10 @@
 mod cancel;
 mod claim;
 mod dead;
+pub(crate) mod delivery;
 mod due;
 mod index;
+pub(crate) mod outbox;
 mod run;
 
 use nostr::prelude::{EventId, Timestamp};
@@ -18,12 +20,13 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::cancel::{cancel_writes, note_work};
 pub use self::claim::{Claim, Claimed, claim};
 pub use self::dead::{dead, retry};
+pub use self::delivery::Delivery;
 use self::due::due_rows;
 pub use self::due::{Due, due, first_due, held};
 pub(crate) use self::due::{MAX_DUE, due_after, due_if_not_begun};
 pub(crate) use self::index::Unfinished;
 pub use self::index::{Named, named, recent, unfinished};
-pub use self::run::{Attempt, Delivery, RunRecord, Status};
+pub use self::run::{Attempt, Outage, RunRecord, Status};
 use crate::app::App;
 use crate::dm::ReplyPart;
 use crate::error::Error;
@@ -96,6 +99,8 @@ fn trigger_rows(app: &App, trigger: &Trigger, record: &RunRecord) -> Result<Vec<
 pub struct Earlier {
     /// Model answers, tool results and the events that tools published.
     pub journal: Journal,
+    /// The signed word that the answer has to wait, in order; empty where it was not said, or is out.
+    pub note: Vec<ReplyPart>,
     /// The signed reply, in order; empty where none was saved.
     pub reply: Vec<ReplyPart>,
 }
@@ -103,12 +108,14 @@ pub struct Earlier {
 /// What a run has saved: journal and reply.
 ///
 /// # Errors
-/// [`Error::Transient`] where the store is unavailable; [`Error::Permanent`] where a row cannot be read.
+/// [`Error::Transient`] where the store is unavailable; [`Error::Newer`] or [`Error::Permanent`] where a row cannot be read.
 pub async fn earlier(app: &App, run_id: &str) -> Result<Earlier, Error> {
     let mut earlier = Earlier::default();
     for row in app.store.list(&Range::whole(keys::run_partition(run_id))).await? {
         if row.key.sort.starts_with(keys::REPLY_PREFIX) {
             earlier.reply.push(app.open_sealed(&row)?);
+        } else if row.key.sort.starts_with(keys::NOTE_PREFIX) {
+            earlier.note.push(app.open_sealed(&row)?);
         } else {
             earlier.journal.add(app, &row)?;
         }
@@ -192,19 +199,28 @@ pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
 
 /// A row that is not sealed. One of a newer format is left to newer binaries.
 pub(crate) fn read_clear<T: DeserializeOwned>(row: &Row) -> Result<T, Error> {
+    check_format(&row.key, &row.value)?;
+    serde_json::from_slice(&row.value).map_err(|_| unreadable(&row.key))
+}
+
+/// Refuses a row's text if it is of a newer format.
+pub(crate) fn check_format(key: &Key, text: &[u8]) -> Result<(), Error> {
     #[derive(Deserialize)]
     struct Versioned {
         format: u32,
     }
-    if serde_json::from_slice::<Versioned>(&row.value).is_ok_and(|row| row.format > FORMAT) {
-        return Err(unreadable(&row.key));
+    match serde_json::from_slice::<Versioned>(text) {
+        Ok(Versioned { format }) if format > FORMAT => Err(Error::Newer(format!(
+            "the row {}/{} has format {format}, this version reads up to {FORMAT}: it is left to a newer version",
+            key.partition, key.sort
+        ))),
+        _ => Ok(()),
     }
-    serde_json::from_slice(&row.value).map_err(|_| unreadable(&row.key))
 }
 
 pub(crate) fn unreadable(key: &Key) -> Error {
     Error::Permanent(format!(
-        "the row {}/{} cannot be read: it was written by another key or a newer version",
+        "the row {}/{} cannot be read: it was written by another key, or is damaged",
         key.partition, key.sort
     ))
 }

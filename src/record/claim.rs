@@ -2,13 +2,14 @@
 
 use super::dead::dead_row;
 use super::due::{due_key, due_rows};
+use super::outbox::mail_rows;
 use super::{Earlier, RunRecord, Status, earlier, put_record, read_clear, trigger_rows};
 use crate::app::App;
 use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::history;
 use crate::letter::Letter;
-use crate::store::{Change, Expect, Row, StoreError, Write, keys};
+use crate::store::{Change, Expect, Key, Row, StoreError, Write, keys};
 use crate::trigger::{Tier, Trigger};
 
 /// A run that is ours: the record as we wrote it, and the version that later writes depend on.
@@ -17,6 +18,14 @@ pub struct Claim {
     /// The record.
     pub record: RunRecord,
     version: u64,
+    /// Where a word lies that the sender was told and that is not needed any more.
+    told: Vec<Key>,
+}
+
+impl Claim {
+    fn new(record: RunRecord, version: u64) -> Self {
+        Self { record, version, told: Vec::new() }
+    }
 }
 
 /// What [`claim`] found.
@@ -49,14 +58,14 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
             writes.extend(trigger_rows(app, trigger, &record)?);
         }
         let current = match app.store.write(&writes).await {
-            Ok(()) => return Ok(Claimed::Ours(Claim { version: written_version(expect), record })),
+            Ok(()) => return Ok(Claimed::Ours(Claim::new(record, written_version(expect)))),
             Err(StoreError::Conflict { current: Some(row), .. }) => row,
             Err(error) => return Err(error.into()),
         };
         let found: RunRecord = read_clear(&current)?;
         if found.owner == record.owner {
             // Our own write, whose answer was lost.
-            return Ok(Claimed::Ours(Claim { record: found, version: current.version }));
+            return Ok(Claimed::Ours(Claim::new(found, current.version)));
         }
         if found.status.is_final() {
             return Ok(Claimed::Finished(found));
@@ -78,7 +87,8 @@ fn taken_over(found: RunRecord, ours: &RunRecord) -> RunRecord {
     RunRecord {
         owner: ours.owner.clone(),
         fence: found.fence.saturating_add(1),
-        attempt: found.attempt.saturating_add(1),
+        // A saved reply only has to be sent.
+        attempt: found.attempt.saturating_add(u32::from(found.status == Status::Running)),
         lease_until_ms: ours.lease_until_ms,
         not_before: 0,
         due_at: ours.due_at,
@@ -99,6 +109,8 @@ impl Claim {
         let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
         writes.extend(due_rows(&record, due_key(&self.record))?);
+        // A claim is on a run that is not over: of it there is no row in the outbox yet.
+        writes.extend(mail_rows(&record, None)?);
         writes.extend(dead_row(&record)?);
         writes.extend(more);
         match app.store.write(&writes).await {
@@ -166,6 +178,20 @@ impl Claim {
         self.save(app, record, Vec::new()).await
     }
 
+    /// Records that no relay of the recipient took the reply for too long: the run is over.
+    ///
+    /// # Errors
+    /// As [`Claim::finish`].
+    pub(crate) async fn finish_undelivered(&mut self, app: &App, reason: &str) -> Result<(), Error> {
+        let record = RunRecord {
+            status: Status::Undelivered,
+            due_at: None,
+            reason: Some(reason.to_owned()),
+            ..self.record.clone()
+        };
+        self.save(app, record, Vec::new()).await
+    }
+
     /// Writes rows of the run's journal, if the run is still ours.
     ///
     /// # Errors
@@ -176,15 +202,17 @@ impl Claim {
     }
 
     /// Gives the run back, so that the next worker waits until `not_before` and not for the lease; whether that was
-    /// written. If nobody comes, it is due at `due_at` (both Unix seconds).
+    /// written. If nobody comes, it is due at `due_at` (both Unix seconds). A word that the sender was told is forgotten.
     pub async fn release(mut self, app: &App, reason: &str, not_before: u64, due_at: u64) -> bool {
+        let told = std::mem::take(&mut self.told);
+        let told = told.into_iter().map(|key| Write::delete(key, Expect::Anything)).collect();
         let due_at = Some(due_at);
         let mut record = RunRecord { lease_until_ms: 0, not_before, due_at, ..self.record.clone() };
         // Of a saved reply the reason says whether it is an answer.
         if record.status == Status::Running {
             record.reason = Some(reason.to_owned());
         }
-        let released = self.save(app, record, Vec::new()).await;
+        let released = self.save(app, record, told).await;
         if let Err(error) = &released {
             tracing::warn!(run.id = %self.record.run_id, %error, "the run could not be given back before its lease ends");
         }
@@ -209,7 +237,35 @@ impl Claim {
     /// # Errors
     /// As [`earlier`].
     pub async fn earlier(&self, app: &App) -> Result<Earlier, Error> {
-        if self.record.attempt > 1 { earlier(app, &self.record.run_id).await } else { Ok(Earlier::default()) }
+        let RunRecord { attempt, continuations, outage, status, run_id, .. } = &self.record;
+        let is_first = *attempt <= 1 && *continuations == 0 && outage.is_none() && *status == Status::Running;
+        if is_first { Ok(Earlier::default()) } else { earlier(app, run_id).await }
+    }
+
+    /// Saves the signed word that the answer has to wait, before it is sent, and that it was said; in the conversation and
+    /// in `mark`. False where another run of the conversation was faster: then nothing was written.
+    ///
+    /// # Errors
+    /// As [`Claim::save_reply`].
+    pub(crate) async fn save_note(
+        &mut self,
+        app: &App,
+        letter: &Letter,
+        parts: &[ReplyPart],
+        mark: Write,
+    ) -> Result<bool, Error> {
+        let record = self.record.clone();
+        let mut writes = vec![mark];
+        for (i, part) in parts.iter().enumerate() {
+            writes.push(app.put_sealed(keys::note(&record.run_id, i), part, record.expires_at)?);
+            writes.push(history::outgoing(letter, part, true).write(app, &letter.peer)?);
+        }
+        self.try_save(app, record, writes).await
+    }
+
+    /// The word of `parts` parts is out: it need not be said again.
+    pub(crate) fn note_is_out(&mut self, parts: usize) {
+        self.told = (0..parts).map(|i| keys::note(&self.record.run_id, i)).collect();
     }
 
     /// Saves the signed reply, before anything is sent: status, parts and our side of the conversation in one write.

@@ -124,8 +124,8 @@ async fn look_up(app: &App, due: Vec<(&Key, &str)>) -> Result<Vec<Due>, Error> {
             {
                 stale.push(Write::delete(key.clone(), Expect::Anything));
             }
-            // Somebody has it.
-            (Ok(Some((record, _))), _) if record.lease_until_ms > now_ms => {}
+            // Somebody has it. In standby nobody does: it is taken from a process that began it before.
+            (Ok(Some((record, _))), _) if record.lease_until_ms > now_ms && !app.config.standby => {}
             (Ok(Some((record, version))), Some(row)) => match app.open_sealed(row) {
                 Ok(trigger) => runs.push(Due { record, trigger, version }),
                 Err(error) => tracing::error!(run.id = %run, %error, "a due run is passed over"),

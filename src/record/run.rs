@@ -3,7 +3,7 @@
 use nostr::prelude::{EventId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{FORMAT, run_id};
+use super::{Delivery, FORMAT, run_id};
 use crate::app::App;
 use crate::chat::Usage;
 use crate::commands;
@@ -32,7 +32,8 @@ pub struct RunRecord {
     pub owner: String,
     /// One more with every owner.
     pub fence: u64,
-    /// How often work on it was begun.
+    /// How often work on it was begun; without the times that it was suspended with progress or put off for a model that was
+    /// out of order.
     pub attempt: u32,
     /// How often of these it was put off, since it was not known yet whether its sender is answered.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -40,6 +41,12 @@ pub struct RunRecord {
     /// How often of these it was put off, since the agent was stopped, and those before it was run again by hand.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub put_off: u32,
+    /// How often it went on in another invocation, as it did not fit into one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub continuations: u32,
+    /// The last time that it met models which were all out of order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage: Option<Outage>,
     /// Until when the owner has it, Unix milliseconds.
     pub lease_until_ms: u64,
     /// Nobody begins it before, Unix seconds: it was given back, and what it failed of may last. A redelivery would only use
@@ -89,13 +96,13 @@ pub struct RunRecord {
     /// The ids of the reply's parts: kind 4 events or rumors.
     #[serde(default)]
     pub reply_ids: Vec<EventId>,
-    /// What each relay said to each part.
+    /// What each relay said to each part, to its copy for ourselves, and to what tools published.
     #[serde(default)]
     pub deliveries: Vec<Delivery>,
     /// Why it failed or was dropped, for the operator.
     #[serde(default)]
     pub reason: Option<String>,
-    /// How long each step of the last attempt took, in milliseconds, in order.
+    /// How long each step took, in milliseconds: over all invocations that lived to say so, in the order of the first.
     #[serde(default)]
     pub steps_ms: Vec<(String, u64)>,
 }
@@ -125,6 +132,29 @@ pub struct Attempt {
     pub took_ms: Option<u64>,
 }
 
+/// A time without any model to answer a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outage {
+    /// When the run's conversation first met it, Unix milliseconds.
+    pub since_ms: u64,
+    /// When a model answered the run again, Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+}
+
+impl Outage {
+    /// One that lasts.
+    #[must_use]
+    pub fn since(since_ms: u64) -> Self {
+        Self { since_ms, until_ms: None }
+    }
+
+    /// A model answered. One that was over stays as it was.
+    pub fn end_at(&mut self, now_ms: u64) {
+        self.until_ms.get_or_insert(now_ms);
+    }
+}
+
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -133,8 +163,10 @@ pub enum Status {
     Running,
     /// The reply is signed and saved; no relay of the recipient is known to have it yet.
     Replying,
-    /// The reply was accepted.
+    /// The reply was accepted. Relays that have not taken it yet may be asked again: see [`crate::outbox`].
     Done,
+    /// The reply was sent for days, and no relay of the recipient took it.
+    Undelivered,
     /// It was looked at and starts nothing, or was cancelled.
     Dropped,
     /// A dead letter: it was given up, and the reason is kept. Whoever asked was told, if anybody can be.
@@ -145,19 +177,8 @@ impl Status {
     /// Whether nothing more is to be done.
     #[must_use]
     pub fn is_final(self) -> bool {
-        matches!(self, Self::Done | Self::Dropped | Self::Dead)
+        matches!(self, Self::Done | Self::Undelivered | Self::Dropped | Self::Dead)
     }
-}
-
-/// What one relay said to one event of a reply.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delivery {
-    /// The event sent: a kind 4 event or a wrap.
-    pub event: EventId,
-    /// The relay.
-    pub relay: String,
-    /// `None` where it was accepted, else why not.
-    pub refused: Option<String>,
 }
 
 impl RunRecord {
@@ -202,6 +223,7 @@ impl RunRecord {
             Status::Replying => "sending",
             Status::Done => "done",
             Status::Dropped => "dropped",
+            Status::Undelivered => "undelivered",
             Status::Dead => "dead",
         }
     }
@@ -220,7 +242,16 @@ impl RunRecord {
 
     /// Notes how long a step took.
     pub fn note_step(&mut self, step: &str, took_ms: u64) {
-        self.steps_ms.push((step.to_owned(), took_ms));
+        match self.steps_ms.iter_mut().find(|(name, _)| name == step) {
+            Some((_, sum)) => *sum = sum.saturating_add(took_ms),
+            None => self.steps_ms.push((step.to_owned(), took_ms)),
+        }
+    }
+
+    /// Since when it waits for a model, Unix milliseconds, if it does.
+    #[must_use]
+    pub fn waits_for_model_since_ms(&self) -> Option<u64> {
+        self.outage.filter(|outage| outage.until_ms.is_none()).map(|outage| outage.since_ms)
     }
 
     /// A record that nobody works on.
@@ -243,6 +274,8 @@ impl RunRecord {
             attempt: 0,
             waits: 0,
             put_off: 0,
+            continuations: 0,
+            outage: None,
             lease_until_ms: 0,
             not_before: 0,
             due_at: None,

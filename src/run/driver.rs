@@ -1,23 +1,25 @@
 //! Carries out what a [`Run`] asks for, within the deadline: the one place where a run does I/O.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::json;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::Mutex;
+use tokio::time::timeout_at;
 
 use crate::app::App;
 use crate::chat::ToolCall;
 use crate::clock::{Deadline, Stopwatch};
 use crate::commands;
-use crate::context::Context;
 use crate::error::Error;
 use crate::llm::fallback::Fallback;
 use crate::load;
-use crate::record::Claim;
+use crate::record::{Claim, Delivery};
 use crate::relay::Target;
+use crate::run::beginning::Beginning;
 use crate::run::journal::Journal;
 use crate::run::ledger::Ledger;
 use crate::run::publisher::{CallPublisher, Versions};
@@ -34,33 +36,39 @@ pub const TOOL_SLICE: Duration = Duration::from_secs(10);
 /// How much longer a tool is waited for that does not mind its time.
 const TOOL_GRACE: Duration = Duration::from_millis(500);
 
-/// Takes a run from its context to its final text. The record learns what took part.
+/// The most parts of a beginning in one write: the row that follows them fits in beside.
+const PARTS_PER_WRITE: usize = 8;
+
+/// Takes a run from its beginning to its final text. The record learns what took part.
 ///
 /// # Errors
+/// [`Error::OutOfTime`] where another invocation has to go on; [`Error::NoAnswer`] where no model answers;
 /// [`Error::Transient`] where a later attempt may succeed, [`Error::Permanent`] where none can, [`Error::TakenOver`].
 pub async fn drive(
     app: &App,
     trigger: &Trigger,
     state: &AgentState,
-    context: Context,
+    beginning: Beginning,
     claim: &mut Claim,
     journal: Journal,
     deadline: Deadline,
 ) -> Result<String, Error> {
     claim.record.skills =
-        context.skills.iter().map(|skill| (skill.coordinate.to_string(), skill.event_id)).collect();
-    let chain = app.config.providers.chain(&context.model_chain, &app.config.llm);
+        beginning.skills.iter().map(|skill| (skill.coordinate.to_string(), skill.event_id)).collect();
+    let chain = app.config.providers.chain(&beginning.model_chain, &app.config.llm);
     let first = app.config.providers.first_usable(&chain).map_err(|error| {
         tracing::warn!(%error, "no model can be asked");
         Error::NoAnswer { reason: "no model that the skill asks for can be used", transient: false }
     })?;
-    let snapshots = Recorder::new(app, trigger, &claim.record.run_id, &context);
+    let snapshots = Recorder::new(app, trigger, &claim.record.run_id, &beginning);
     let usable = chain.entries().iter().filter_map(|id| app.config.providers.model(id).ok());
     let fallback = Fallback::new(usable.map(|model| model.id()));
-    let mut run = Run::new(context.messages, context.tools, context.params, first.id(), context.max_turns);
+    let Beginning { messages, tools, params, max_turns, .. } = beginning.clone();
+    let mut run = Run::new(messages, tools, params, first.id(), max_turns);
 
     let mut ledger = Ledger::new(&app.config.providers, &mut claim.record);
     journal.spends().for_each(|spent| ledger.spent(spent.clone()));
+    let deliveries = std::mem::take(&mut claim.record.deliveries);
     let mut driver = Driver {
         app,
         trigger,
@@ -73,13 +81,24 @@ pub async fn drive(
         fallback,
         ledger,
         snapshots,
+        deliveries: Mutex::new(deliveries),
         stopped: OnceLock::new(),
+        is_kept: AtomicBool::new(beginning.document.is_none()),
+        beginning,
+        has_progress: AtomicBool::new(false),
+        has_heard: false,
     };
     let (mut model_ms, mut tools_ms) = (0, 0);
     let result = driver.drive_to_the_end(&mut run, &mut model_ms, &mut tools_ms).await;
 
+    let has_heard = driver.has_heard;
     let (attempts, usage, cost_micro_usd) = driver.ledger.into_sums();
+    let deliveries = driver.deliveries.into_inner();
     let record = &mut claim.record;
+    record.deliveries = deliveries;
+    if has_heard && let Some(outage) = &mut record.outage {
+        outage.end_at(app.clock.now_ms());
+    }
     record.note_step("model", model_ms);
     record.note_step("tools", tools_ms);
     record.model = Some(run.model_used().to_owned());
@@ -103,8 +122,17 @@ pub(super) struct Driver<'a> {
     pub(super) fallback: Fallback,
     pub(super) ledger: Ledger<'a>,
     pub(super) snapshots: Recorder<'a>,
+    /// What relays said to the events of tools.
+    pub(super) deliveries: Mutex<Vec<Delivery>>,
     /// Set once an admin stopped the agent: then no step follows.
     stopped: OnceLock<()>,
+    beginning: Beginning,
+    /// Whether the beginning is in the journal.
+    is_kept: AtomicBool,
+    /// Whether this invocation has brought the run further.
+    has_progress: AtomicBool,
+    /// Whether a model has answered in this invocation.
+    pub(super) has_heard: bool,
 }
 
 impl Driver<'_> {
@@ -118,13 +146,14 @@ impl Driver<'_> {
         loop {
             match run.next() {
                 Step::CallModel(_) => {
-                    self.ask_model(run).await?;
+                    let asked = self.ask_model(run).await;
                     *model_ms = model_ms.saturating_add(watch.lap_ms());
+                    asked?;
                 }
                 Step::CallTools(calls) => {
-                    let results = self.call_tools(run, &calls).await?;
-                    run.tools_answered(results);
+                    let results = self.call_tools(run, &calls).await;
                     *tools_ms = tools_ms.saturating_add(watch.lap_ms());
+                    run.tools_answered(results?);
                 }
                 Step::Done { text } => return Ok(text),
                 Step::Failed { reason } => return Err(Error::Permanent(reason)),
@@ -155,9 +184,7 @@ impl Driver<'_> {
             return Ok(result.clone());
         }
         self.may_go_on()?;
-        if Instant::now() >= self.deadline.work_until() {
-            return Err(Error::NoAnswer { reason: "the time for it was used up", transient: true });
-        }
+        self.check_time()?;
         let until = self.deadline.slice(TOOL_SLICE);
         let publisher = CallPublisher {
             driver: self,
@@ -195,14 +222,21 @@ impl Driver<'_> {
         if self.stopped.get().is_some() { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// Writes a row of the journal, if the run is still ours, and looks meanwhile whether the agent was stopped. That is a
-    /// read and no condition of the write: what was done is kept all the same, and runs that write at one time do not
-    /// hold each other up by checking one row.
+    /// Fails where there is no time for a model call or a tool: another invocation has more.
+    pub(super) fn check_time(&self) -> Result<(), Error> {
+        if self.deadline.has_time_for_a_step() { Ok(()) } else { Err(self.out_of_time()) }
+    }
+
+    pub(super) fn out_of_time(&self) -> Error {
+        Error::OutOfTime { has_progress: self.has_progress.load(Ordering::Relaxed) }
+    }
+
+    /// Writes a row of the journal, if the run is still ours, and with the first of all rows what the run began with. Looks
+    /// meanwhile whether the agent was stopped: that is a read and no condition of the write, so what was done is kept all
+    /// the same, and runs that write at one time do not hold each other up by checking one row.
     pub(super) async fn append<T: Serialize>(&self, place: Place, value: &T) -> Result<(), Error> {
-        let record = &self.claim.record;
-        let write = self.app.put_sealed(keys::journal(&record.run_id, place), value, record.expires_at)?;
         let (written, checked) =
-            tokio::join!(self.claim.append(self.app, vec![write]), commands::flags::check(self.app));
+            tokio::join!(self.write_down(place, value), commands::flags::check(self.app));
         written?;
         match checked {
             Err(Error::Stopped) => {
@@ -211,5 +245,26 @@ impl Driver<'_> {
             }
             checked => checked,
         }
+    }
+
+    async fn write_down<T: Serialize>(&self, place: Place, value: &T) -> Result<(), Error> {
+        let record = &self.claim.record;
+        let mut writes = if self.is_kept.swap(true, Ordering::Relaxed) {
+            Vec::new()
+        } else {
+            self.beginning.rows(self.app, &record.run_id, record.expires_at)?
+        };
+        // Nobody reads a part before the row that follows the last of them is there.
+        while writes.len() > PARTS_PER_WRITE {
+            let rest = writes.split_off(PARTS_PER_WRITE);
+            self.claim.append(self.app, std::mem::replace(&mut writes, rest)).await?;
+        }
+        writes.push(self.app.put_sealed(keys::journal(&record.run_id, place), value, record.expires_at)?);
+        self.claim.append(self.app, writes).await?;
+        // What a call cost that gave nothing brings no run further.
+        if !matches!(place, Place::Spend(..)) {
+            self.has_progress.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 }

@@ -49,6 +49,7 @@ impl Driver<'_> {
             run.model_answered(answer);
             return Ok(());
         }
+        self.check_time()?;
         let mut answer = self.ask_chain(run, turn, compactions).await?;
         if !answer.tool_calls.is_empty() || answer.content.trim().is_empty() {
             answer = fit(answer)?;
@@ -80,7 +81,10 @@ impl Driver<'_> {
                     }
                     let call = Call { turn, model: &model, until };
                     match self.ask_fitting(run, &call, &mut compactions).await? {
-                        Ok(answer) => return Ok(answer),
+                        Ok(answer) => {
+                            self.has_heard = true;
+                            return Ok(answer);
+                        }
                         Err(error) => self.fallback.failed(error, Instant::now(), end),
                     }
                 }
@@ -88,9 +92,17 @@ impl Driver<'_> {
                 Next::GiveUp => break,
             }
         }
+        let out_of_time = self.fallback.is_out_of_time(Instant::now(), end).then(|| self.out_of_time());
+        // In the next invocation the whole answer has all of the time.
+        if let Some(error @ Error::OutOfTime { has_progress: true }) = out_of_time {
+            return Err(error);
+        }
         if let Some(mut partial) = self.fallback.partial() {
             partial.content.push_str(BROKE_OFF);
             return Ok(partial);
+        }
+        if let Some(error) = out_of_time {
+            return Err(error);
         }
         let error = self.fallback.error();
         Err(Error::NoAnswer {

@@ -4,10 +4,13 @@
 //! | --- | --- | --- |
 //! | `RUN#<run id>` | `RECORD` | the run's record, which is also the trigger's claim |
 //! | `RUN#<run id>` | `TRIGGER` | the trigger, sealed |
+//! | `RUN#<run id>` | `BEGIN#<part>` | the journal: a part of what the run began with, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#A` | the journal: a model's answer, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#C#<number>` | the journal: a compaction in front of that turn's model call, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#R#<call>` | the journal: one tool's result, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#E#<call>` | the event that a tool publishes, sealed |
+//! | `RUN#<run id>` | `TURN#<turn>#S#<number>` | the journal: what a model call cost that gave nothing, sealed |
+//! | `RUN#<run id>` | `NOTE#<part>` | one signed part of the word that the answer has to wait, until it is out, sealed |
 //! | `RUN#<run id>` | `REPLY#<part>` | one signed part of the reply, sealed |
 //! | `STATE` | `EVENT#<author>#<kind>#<d or id>` | an event that the agent goes by, as published |
 //! | `STATE` | `NOTES#<author>` | an admin's newest notes, as published, in one list |
@@ -15,10 +18,12 @@
 //! | `STATE` | `FLAGS` | what an admin ordered for all runs: whether the agent is stopped |
 //! | `DM#<peer>` | `<time>#<message id>` | one message of a conversation, sealed |
 //! | `DM#<peer>` | `~NEW` | where an admin began the conversation anew |
+//! | `DM#<peer>` | `~OUTAGE` | since when its runs wait for a model that is out of order |
 //! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
 //! | `DM#<peer>` | `~EVENT#<kind>` | what a guest published of itself: profile and relay lists, as published |
 //! | `GUESTS` | `<day>#<peer or ALL>` | how many messages of guests were worked in each hour of that day (UTC) |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
+//! | `DUE` | `mail#<time>#<run id>` | a run that is over, of which something is to be sent again; see [`crate::outbox`] |
 //! | `RUNS` | `<time>#<run id>` | a run, by when its trigger was first seen |
 //! | `DEAD` | `<time>#<run id>` | the same of a run that was given up |
 //! | `NOTICES` | `<fact>` | something that the admin is told once, sealed |
@@ -56,6 +61,8 @@ pub fn trigger(run_id: &str) -> Key {
 /// A place in a run's journal. Turns count from 1, calls of a turn from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
+    /// A part of what the run began with, counted from 0.
+    Beginning(usize),
     /// The answer to a turn's model call.
     Answer(u32),
     /// A compaction in front of a turn's model call, counted from 0.
@@ -72,6 +79,7 @@ pub enum Place {
 #[must_use]
 pub fn journal(run_id: &str, place: Place) -> Key {
     let sort = match place {
+        Place::Beginning(part) => format!("{BEGIN_PREFIX}{part:03}"),
         Place::Answer(turn) => format!("TURN#{turn:04}#A"),
         Place::Compaction(turn, index) => format!("TURN#{turn:04}#C#{index:03}"),
         Place::Result(turn, index) => format!("TURN#{turn:04}#R#{index:03}"),
@@ -81,9 +89,14 @@ pub fn journal(run_id: &str, place: Place) -> Key {
     Key::new(run_partition(run_id), sort)
 }
 
+const BEGIN_PREFIX: &str = "BEGIN#";
+
 /// Which place of a journal a row holds; `None` for a row of another kind.
 #[must_use]
 pub fn journal_place(key: &Key) -> Option<Place> {
+    if let Some(part) = key.sort.strip_prefix(BEGIN_PREFIX) {
+        return part.parse().ok().map(Place::Beginning);
+    }
     let mut parts = key.sort.strip_prefix("TURN#")?.split('#');
     let turn = parts.next()?.parse().ok()?;
     match (parts.next()?, parts.next()) {
@@ -104,6 +117,15 @@ pub fn reply(run_id: &str, part: usize) -> Key {
 
 /// What the sort keys of all parts of a reply begin with.
 pub const REPLY_PREFIX: &str = "REPLY#";
+
+/// Part `part` (counted from 0) of the word that a run's answer has to wait.
+#[must_use]
+pub fn note(run_id: &str, part: usize) -> Key {
+    Key::new(run_partition(run_id), format!("{NOTE_PREFIX}{part:03}"))
+}
+
+/// What the sort keys of all parts of such a word begin with.
+pub const NOTE_PREFIX: &str = "NOTE#";
 
 /// The partition of the events that the agent goes by.
 pub const STATE_PARTITION: &str = "STATE";
@@ -191,6 +213,22 @@ pub fn held_run(key: &Key) -> Option<&str> {
     key.sort.strip_prefix(HELD_PREFIX)?.rsplit_once('#').map(|(_, run_id)| run_id)
 }
 
+/// What the rows of the outbox begin with: they too hide no run that is due.
+pub const MAIL_PREFIX: &str = "mail#";
+
+/// The row by which a run is found again at `at` (Unix seconds) of which something is to be sent once more.
+#[must_use]
+pub fn mail(at: u64, run_id: &str) -> Key {
+    Key::new(DUE_PARTITION, format!("{MAIL_PREFIX}{at:012}#{run_id}"))
+}
+
+/// The time and the run of such a row.
+#[must_use]
+pub fn mail_place(key: &Key) -> Option<(u64, &str)> {
+    let (at, run_id) = key.sort.strip_prefix(MAIL_PREFIX)?.split_once('#')?;
+    Some((at.parse().ok()?, run_id))
+}
+
 /// The time and the run of a row that is due at a time, and of one among all runs or the dead ones.
 #[must_use]
 pub fn due_place(key: &Key) -> Option<(u64, &str)> {
@@ -267,6 +305,15 @@ pub fn conversation_begin(peer: &PublicKey) -> Key {
 /// The sort key of such a row.
 pub const BEGIN_SORT: &str = "~NEW";
 
+/// Since when the runs of a conversation wait for a model that is out of order. Sorts behind every message.
+#[must_use]
+pub fn outage(peer: &PublicKey) -> Key {
+    Key::new(conversation(peer), OUTAGE_SORT)
+}
+
+/// The sort key of that row.
+pub const OUTAGE_SORT: &str = "~OUTAGE";
+
 /// When the relays were asked for a conversation's older messages. Sorts behind every message.
 #[must_use]
 pub fn history_read(peer: &PublicKey) -> Key {
@@ -330,11 +377,17 @@ mod tests {
 
     #[test]
     fn a_place_in_the_journal_is_read_back_from_its_key() {
-        for place in [Place::Answer(1), Place::Result(12, 0), Place::Effect(9999, 127), Place::Spend(2, 3)] {
+        for place in [
+            Place::Beginning(7),
+            Place::Answer(1),
+            Place::Result(12, 0),
+            Place::Effect(9999, 127),
+            Place::Spend(2, 3),
+        ] {
             assert_eq!(journal_place(&journal("r", place)), Some(place));
         }
         assert_eq!(journal_place(&record("r")), None);
-        assert_eq!(journal_place(&reply("r", 0)), None);
+        assert_eq!((journal_place(&reply("r", 0)), journal_place(&note("r", 0))), (None, None));
     }
 
     #[test]
@@ -343,6 +396,12 @@ mod tests {
         assert!(due(999_999_999, "z") < due(1_803_902_400, "a"));
         assert_eq!(held_run(&held(true, 1_803_902_400, "r")), Some("r"));
         assert_eq!((due_place(&held(false, 1, "r")), held_run(&due(1, "r"))), (None, None));
+        assert_eq!(mail_place(&mail(1_803_902_400, "r")), Some((1_803_902_400, "r")));
+        assert_eq!(
+            (due_place(&mail(1, "r")), held_run(&mail(1, "r")), mail_place(&due(1, "r"))),
+            (None, None, None)
+        );
+        assert!(held(false, u64::MAX, "z") < mail(1, "a"));
         assert!(due(u64::MAX, "z") < held(true, 2, "a") && held(true, 2, "a") < held(false, 1, "a"));
         assert_eq!(seen_place(&sweep_seen("ab", (83_514, 2))), Some(("ab", (83_514, 2))));
         assert_eq!(seen_place(&sweep_cursors()), None);
