@@ -145,10 +145,13 @@ pub(crate) async fn begin(app: &App, trigger: Trigger, deadline: Deadline) -> Wo
 /// Works triggers: those of one conversation one after another in the order they were written, conversations side by
 /// side. Commands come before all: no conversation holds them up, and a `/stop` holds for what came with it.
 pub(crate) async fn work_all(app: &App, triggers: Placed<Trigger>, deadline: Deadline) -> Placed<Worked> {
-    let (commands, triggers) =
-        triggers.into_iter().partition(|(_, trigger)| commands::said(app, trigger).is_some());
-    let mut results = work_conversations(app, commands, deadline).await;
-    results.extend(work_conversations(app, triggers, deadline).await);
+    let (commands, triggers) = triggers
+        .into_iter()
+        .partition::<Placed<Trigger>, _>(|(_, trigger)| commands::said(app, trigger).is_some());
+    let mut results = Vec::new();
+    for triggers in [commands, triggers] {
+        results.extend(work_conversations(app, triggers, deadline).await);
+    }
     results
 }
 

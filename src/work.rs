@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use nostr::prelude::ToBech32;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
 use crate::assemble::assemble;
 use crate::clock::{Deadline, Stopwatch};
-use crate::commands;
+use crate::commands::{self, Command};
+use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::guests;
 use crate::letter::Letter;
@@ -24,14 +25,14 @@ use crate::load::{self, Loaded, Stored};
 use crate::notices::{self, Fact};
 use crate::outage;
 use crate::outcome::{Outcome, Worked};
-use crate::publish;
+use crate::publish::{self, Route};
 use crate::queue::{LONGEST_DELAY, QUEUE_GRACE};
 use crate::record::{self, Claim, Claimed, Earlier, MAX_ATTEMPTS, RunRecord, Status, delivery, due_after};
 use crate::run::beginning::Beginning;
 use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::standby;
-use crate::trigger::{Source, Tier, Trigger};
+use crate::trigger::{Dm, Source, Tier, Trigger};
 
 /// With less time left, or with none for a step, nothing is claimed: it would only be taken from whoever has time.
 const MIN_TIME: Duration = Duration::from_secs(5);
@@ -87,7 +88,8 @@ async fn claim_and_answer(app: &App, trigger: &Trigger, deadline: Deadline) -> W
         Claimed::Held(record) => return Ok(Outcome::Standby { run: record.run_id }),
     };
     claim.record.note_step("claim", watch.lap_ms());
-    let answer = async { answer(app, trigger, stored?, &mut claim, deadline, watch).await };
+    // On the heap: what a run awaits nests deep, and all of it would lie in the futures of every door.
+    let answer = Box::pin(async { answer(app, trigger, stored?, &mut claim, deadline, watch).await });
     let result = AssertUnwindSafe(answer).catch_unwind().await;
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
         Ok(()) => Ok(Outcome::of(claim.record)),
@@ -204,21 +206,11 @@ async fn answer(
         Err(error) => return Err(error),
     };
     let until = deadline.slice(load::SLICE);
-    let (parts, route) = if let (true, Some((dm, command))) = (saved.is_empty(), commands::said(app, trigger))
-    {
-        let parts = match commands::obey(app, trigger, (dm, &command), claim).await {
-            Err(error) if is_final(app, &claim.record, &error) => {
-                let (letter, text) = (Letter::answer_to(dm), apology(claim, &error));
-                let parts = publish::sign(app, &letter, &text, app.clock.now())?;
-                claim.save_reply(app, &letter, &parts).await?;
-                parts
-            }
-            other => other?,
-        };
+    let command = commands::said(app, trigger).filter(|_| saved.is_empty());
+    let (parts, route) = if let Some((dm, command)) = command {
+        let answered = Box::pin(obey(app, trigger, (dm, &command), stored, claim, until)).await?;
         claim.record.note_step("command", watch.lap_ms());
-        let loaded = load::refresh(app, trigger, stored, until).await?;
-        load::keep(app, loaded.unsaved).await;
-        (parts, publish::route(app, &loaded.state, &Letter::answer_to(dm)))
+        answered
     } else if saved.is_empty() {
         if stored.flags.stopped_at().is_some() && !commands::passes_a_stop(app, trigger) {
             return Err(Error::Stopped);
@@ -330,6 +322,29 @@ async fn admit(
         }
         _ => guests::admit(app, trigger, stored, claim, deadline.slice(load::SLICE)).await,
     }
+}
+
+/// Does what a command orders. Its answer was saved with that; it goes back the way that the command came.
+async fn obey(
+    app: &App,
+    trigger: &Trigger,
+    (dm, command): (&Dm, &Command),
+    stored: load::Stored,
+    claim: &mut Claim,
+    until: Instant,
+) -> Result<(Vec<ReplyPart>, Route), Error> {
+    let letter = Letter::answer_to(dm);
+    let parts = match commands::obey(app, trigger, (dm, command), claim).await {
+        Err(error) if is_final(app, &claim.record, &error) => {
+            let parts = publish::sign(app, &letter, &apology(claim, &error), app.clock.now())?;
+            claim.save_reply(app, &letter, &parts).await?;
+            parts
+        }
+        other => other?,
+    };
+    let loaded = load::refresh(app, trigger, stored, until).await?;
+    load::keep(app, loaded.unsaved).await;
+    Ok((parts, publish::route(app, &loaded.state, &letter)))
 }
 
 /// The text of the answer: a fixed one, the model's, or an honest word that there is none.

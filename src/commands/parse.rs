@@ -131,7 +131,40 @@ mod tests {
             "/a_b",
         ];
         let table: String = texts.map(|text| format!("{text:?} {:?}\n", Command::parse(text))).concat();
-        insta::assert_snapshot!(table);
+        insta::assert_snapshot!(table, @r#"
+        "/stop" Some(Stop)
+        "/Stop" Some(Stop)
+        "  /stop\n" Some(Stop)
+        "/stop at once!" Some(Stop)
+        "/start" Some(Start)
+        "/status" Some(Status)
+        "/new" Some(New)
+        "/new what is the time?" Some(Surplus("new"))
+        "/cancel" Some(Cancel(None))
+        "/cancel 0a1b2c3d" Some(Cancel(Some("0a1b2c3d")))
+        "/cancel 0a1b 2c3d" Some(Surplus("cancel"))
+        "/runs" Some(Runs)
+        "/refresh" Some(Refresh)
+        "/help me" Some(Surplus("help"))
+        "/spend today" Some(NotBuilt)
+        "/undo" Some(NotBuilt)
+        "/foo" Some(Unknown)
+        "/foo bar" Some(Unknown)
+        "stop" None
+        "please /stop" None
+        "//stop" None
+        "/ stop" None
+        "/\nstop" None
+        "/" None
+        "" None
+        "/etc/hosts is a file" None
+        "/stop!" None
+        "/stop, please" None
+        "/r/nostr" None
+        "/2" None
+        "/über" None
+        "/a_b" None
+        "#);
     }
 
     proptest! {

@@ -45,6 +45,8 @@ pub async fn retry(app: &App, run_id: &str) -> Result<RunRecord, Error> {
     let record = RunRecord {
         status: Status::Running,
         put_off: found.attempt.saturating_sub(found.waits),
+        continuations: 0,
+        outage: None,
         lease_until_ms: 0,
         not_before: 0,
         due_at: Some(app.clock.now().as_secs()),
