@@ -14,9 +14,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use self::claim::{Claim, Claimed, claim};
-use self::due::{due_key, due_rows};
 pub use self::due::{Due, due, first_due, held};
 pub(crate) use self::due::{MAX_DUE, due_after, due_if_not_begun};
+use self::due::{due_key, due_rows};
 pub use self::run::{Attempt, Delivery, RunRecord, Status};
 use crate::app::App;
 use crate::dm::ReplyPart;

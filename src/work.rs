@@ -52,14 +52,15 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     if deadline.left() < MIN_TIME {
         return Err(Error::Transient("the invocation's time is used up".to_owned()));
     }
+    // Boxed: three of it in one future would be too large for a thread's stack.
     let Some(peer) = trigger.conversation() else {
-        return work_one(app, trigger, deadline, true).await.map(|(outcome, _)| outcome);
+        return Box::pin(work_one(app, trigger, deadline, true)).await.map(|(outcome, _)| outcome);
     };
     let mine = trigger.id.clone();
-    let (mut outcome, mut next) = work_one(app, trigger, deadline, false).await?;
+    let (mut outcome, mut next) = Box::pin(work_one(app, trigger, deadline, false)).await?;
     while let Some(first) = next_in_line(app, &peer, &next, deadline).await {
         let is_mine = first.id == mine;
-        match work_one(app, first, deadline, true).await {
+        match Box::pin(work_one(app, first, deadline, true)).await {
             Ok((worked, then)) => {
                 // Whatever became of it, others may wait behind it whom its end does not know of.
                 next = if then == Next::Nobody { Next::Line } else { then };
@@ -147,7 +148,9 @@ async fn work_one(
     let mut claim = match claimed? {
         Claimed::Ours(claim) => claim,
         Claimed::Finished(record) => return Ok((Outcome::of(record), Next::Nobody)),
-        Claimed::Busy(record) => return Ok((leave(app, &record, record.free_at_ms(), None).await, Next::Nobody)),
+        Claimed::Busy(record) => {
+            return Ok((leave(app, &record, record.free_at_ms(), None).await, Next::Nobody));
+        }
         Claimed::Held(record) => return Ok((Outcome::Standby { run: record.run_id }, Next::Nobody)),
         Claimed::Waits { record, behind } => return Ok(wait(app, &record, behind).await),
     };

@@ -43,9 +43,9 @@ pub enum Claimed {
     },
 }
 
-/// How often it is tried to claim. Each round answers to one change by another worker: so many in a row mean that others
-/// are busy with it.
-const MAX_ROUNDS: usize = 8;
+/// How often it is tried to claim. Each round answers to one change by another worker; a conversation whose messages come
+/// in a flood, to many workers, changes as fast as its floor goes from one to the next.
+const MAX_ROUNDS: usize = 32;
 
 /// Claims a trigger: from this write on it is durable, and ours until the lease runs out. The trigger itself and its
 /// message in the conversation are part of the same write. Where another run has the floor of its conversation, it is as
@@ -154,8 +154,7 @@ impl Bid {
         current: Option<Row>,
     ) -> Result<Option<Holder>, Error> {
         let Some(peer) = self.conversation() else { return Err(Error::TakenOver) };
-        let floor =
-            if key == keys::floor(&peer) { current } else { line::floor_row(app, &peer).await? };
+        let floor = if key == keys::floor(&peer) { current } else { line::floor_row(app, &peer).await? };
         match floor {
             Some(floor) => line::holder(app, floor).await,
             None => Ok(None),
@@ -171,12 +170,7 @@ impl Bid {
         let is_behind = self.ahead().is_some();
         match self.holder {
             Some(holder) if is_behind => Claimed::Waits { record, behind: holder.record },
-            _ => Claimed::Ours(Claim {
-                version: written_version(expect),
-                record,
-                floor,
-                others_wait: false,
-            }),
+            _ => Claimed::Ours(Claim { version: written_version(expect), record, floor, others_wait: false }),
         }
     }
 }

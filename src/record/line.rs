@@ -146,7 +146,9 @@ async fn clear(app: &App, floor: Row, record: Option<Row>) -> Result<(), Error> 
     tracing::warn!(row = %floor.key.partition, "a floor is cleared that an older version left behind");
     let mut writes = vec![Write::delete(floor.key, Expect::Version(floor.version))];
     // By this a second one that clears it is refused: it might meet the floor of the next run.
-    writes.extend(record.map(|row| Write::put(row.key, Expect::Version(row.version), row.value, row.expires_at)));
+    writes.extend(
+        record.map(|row| Write::put(row.key, Expect::Version(row.version), row.value, row.expires_at)),
+    );
     write_or_leave(app.store.as_ref(), &writes).await?;
     Ok(())
 }

@@ -403,7 +403,7 @@ async fn what_is_heard_waits_for_what_the_same_tick_found_in_its_conversation() 
         wrap_at(&secret(2), text, now + Duration::from_secs(after), now)
     };
     harbour.sea.post(&wrap("found", 0));
-        let scene = async {
+    let scene = async {
         pause.is_entered().await;
         harbour.sea.listened_to(1).await;
         harbour.sea.post(&wrap("heard", 1));

@@ -89,7 +89,9 @@ impl Ground {
         // One moment: a process that the test has ended may still be writing.
         let file = file.transaction().unwrap();
         let mut rows = file
-            .prepare("SELECT partition, sort, value FROM rows WHERE partition LIKE 'LINE#%' OR sort = 'RECORD'")
+            .prepare(
+                "SELECT partition, sort, value FROM rows WHERE partition LIKE 'LINE#%' OR sort = 'RECORD'",
+            )
             .unwrap();
         let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
         let (mut standing, mut expected) = (BTreeSet::new(), BTreeSet::new());
@@ -97,14 +99,14 @@ impl Ground {
             let (partition, sort, value): (String, String, Vec<u8>) = row.unwrap();
             let Ok(value) = serde_json::from_slice::<Value>(&value) else { continue };
             if partition.starts_with("LINE#") {
-                standing.insert((partition, sort, value.get("run").cloned()));
+                standing.insert((partition, sort, value.get("run").map(ToString::to_string)));
             } else if let Ok(record) = serde_json::from_value::<RunRecord>(value)
                 && let Some(peer) = record.conversation
                 && !record.status.is_final()
                 && !record.held
             {
                 let (key, run) = match record.floor {
-                    true => (keys::floor(&peer), Some(json!(record.run_id))),
+                    true => (keys::floor(&peer), Some(json!(record.run_id).to_string())),
                     false => (keys::in_line(&peer, record.written_at, &record.run_id), None),
                 };
                 expected.insert((key.partition, key.sort, run));
