@@ -34,6 +34,9 @@ pub struct StoredMessage {
     pub arrived_at: Timestamp,
     /// The text.
     pub text: String,
+    /// Whether a run of this store wrote it: an answer to that run's message, and to no other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_run: bool,
 }
 
 impl StoredMessage {
@@ -70,6 +73,7 @@ pub fn incoming(trigger: &Trigger) -> Option<(PublicKey, StoredMessage)> {
         created_at: dm.created_at,
         arrived_at: trigger.arrived_at,
         text: dm.text.clone(),
+        of_run: false,
     };
     dm.fixed_answer.is_none().then_some((dm.peer, message))
 }
@@ -84,6 +88,7 @@ pub fn outgoing(letter: &Letter, part: &ReplyPart) -> StoredMessage {
         created_at: part.created_at,
         arrived_at: part.created_at,
         text: part.text.clone(),
+        of_run: true,
     }
 }
 
@@ -100,6 +105,7 @@ pub fn found(app: &App, opened: Opened) -> Option<StoredMessage> {
         // The parts of a reply are dated seconds ahead; seen again at once, each must fall on the row that it has.
         arrived_at: if from_agent { opened.created_at } else { app.clock.now() },
         text,
+        of_run: false,
     })
 }
 
@@ -174,6 +180,7 @@ mod tests {
             created_at: Timestamp::from(created_at),
             arrived_at: Timestamp::from(arrived_at),
             text: String::new(),
+            of_run: false,
         };
         let trigger = Trigger {
             id: String::new(),

@@ -80,6 +80,7 @@ mod tests {
         let list = has_inbox.then(|| signed(2, kinds::INBOX_RELAYS, &[&["relay", "wss://dm.test"]], ""));
         let admins = [keys(2).public_key()];
         let history = (1..).zip(messages).map(|(n, (from_agent, protocol))| StoredMessage {
+            of_run: false,
             id: EventId::from_byte_array([n; 32]),
             from_agent: *from_agent,
             protocol: *protocol,

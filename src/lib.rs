@@ -46,6 +46,7 @@ pub mod llm;
 pub mod load;
 pub mod logging;
 pub mod notices;
+pub mod outbox;
 pub mod outcome;
 pub mod publish;
 pub mod queue;

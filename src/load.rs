@@ -46,8 +46,9 @@ const BESIDE_MESSAGES: usize = 1 + PERSON.len();
 /// What the agent wants to know of whoever it talks to.
 const PERSON: [Kind; 3] = [kinds::PROFILE, kinds::RELAY_LIST, kinds::INBOX_RELAYS];
 
-/// How long what a guest published of itself counts as fresh: nobody keeps it so but its own messages.
-const GUEST_FRESH: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long what a guest published of itself, its relay lists among it, counts as fresh: nobody keeps it so but its own
+/// messages.
+const GUEST_FRESH: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// A longer note, as JSON, is not kept: all of an admin's lie in one row.
 const MAX_NOTE_BYTES: usize = 8_000;
@@ -65,6 +66,8 @@ pub struct Stored {
     history_read: Option<HistoryMark>,
     /// The first row of its conversation's line.
     pub(crate) line: Vec<Row>,
+    /// Whether the relays are to be asked for the state though it is fresh.
+    is_outdated: bool,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -197,7 +200,21 @@ impl Stored {
     /// Whether the relays are to be asked for the state.
     pub(crate) fn is_stale(&self, app: &App, now: Timestamp) -> bool {
         let needs_guests = app.config.senders.include_guests();
-        self.read.as_ref().is_none_or(|mark| mark.read_at + FRESH < now || (needs_guests && !mark.guests))
+        self.is_outdated
+            || self
+                .read
+                .as_ref()
+                .is_none_or(|mark| mark.read_at + FRESH < now || (needs_guests && !mark.guests))
+    }
+
+    /// Whether the relays were last asked for the state before `at`.
+    pub(crate) fn is_older_than(&self, at: Timestamp) -> bool {
+        self.read.as_ref().is_none_or(|mark| mark.read_at < at)
+    }
+
+    /// From here on it counts as stale.
+    pub(crate) fn outdate(&mut self) {
+        self.is_outdated = true;
     }
 
     /// Whether the relays are to be asked for the conversation: never yet, or some time ago and not all of them told. Of a
@@ -223,7 +240,7 @@ impl Stored {
         };
         let mark = StateMark { format: FORMAT, read_at: now, guests, told };
         let write = Write::put(keys::state_read(), Expect::Anything, to_json(&mark)?, None);
-        self.read = Some(mark);
+        (self.read, self.is_outdated) = (Some(mark), false);
         Ok(write)
     }
 
@@ -330,6 +347,23 @@ pub async fn refresh(
     }
     writes.extend(new_versions(&state, &stored.versions, guest)?);
     Ok(Loaded { unsaved: writes, ..stored.with_state(state, trigger) })
+}
+
+/// Asks the relays where `peer` reads, however fresh what is known of that is: its relays took no message. What they tell is
+/// added and kept.
+pub(crate) async fn reread_relay_lists(
+    app: &App,
+    trigger: &Trigger,
+    peer: PublicKey,
+    stored: &mut Stored,
+    until: Instant,
+) -> Result<(), Error> {
+    let filter = Filter::new().author(peer).kinds([kinds::RELAY_LIST, kinds::INBOX_RELAYS]);
+    let fetched = fetch(app, &read_targets(app, &stored.state(app)), &[filter], until).await;
+    stored.events.extend(fetched.events);
+    let writes = new_versions(&stored.state(app), &stored.versions, guests::guest(app, trigger))?;
+    keep(app, writes).await;
+    Ok(())
 }
 
 async fn fetch(app: &App, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {

@@ -41,7 +41,7 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
-    /// It is stored, and the queue brings it to a later invocation.
+    /// It is stored, and the queue or a tick brings it to a later invocation.
     Queued {
         /// The run.
         run: String,
@@ -64,7 +64,9 @@ impl Outcome {
     #[must_use]
     pub fn of(record: RunRecord) -> Self {
         match record.status {
-            Status::Dropped => Self::Rejected { reason: record.reason.unwrap_or_default() },
+            Status::Dropped | Status::Undelivered => {
+                Self::Rejected { reason: record.reason.unwrap_or_default() }
+            }
             _ => Self::Replied { run: record.run_id, reply: record.reply_ids, failure: record.reason },
         }
     }

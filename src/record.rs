@@ -5,8 +5,10 @@
 //! ([`Error::TakenOver`]). See `docs/ARCHITECTURE.md`, "What makes a DM answered once".
 
 mod claim;
+pub(crate) mod delivery;
 mod due;
 pub(crate) mod line;
+pub(crate) mod outbox;
 mod run;
 
 use nostr::prelude::{EventId, Timestamp};
@@ -14,10 +16,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use self::claim::{Claim, Claimed, claim};
+pub use self::delivery::Delivery;
 pub use self::due::{Due, due, first_due, held};
 pub(crate) use self::due::{MAX_DUE, due_after, due_if_not_begun};
 use self::due::{due_key, due_rows};
-pub use self::run::{Attempt, Delivery, RunRecord, Status};
+pub use self::run::{Attempt, RunRecord, Status};
 use crate::app::App;
 use crate::dm::ReplyPart;
 use crate::error::Error;

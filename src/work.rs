@@ -10,7 +10,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use nostr::prelude::PublicKey;
+use nostr::prelude::{PublicKey, ToBech32};
 
 use crate::app::App;
 use crate::assemble::assemble;
@@ -19,10 +19,11 @@ use crate::error::Error;
 use crate::guests;
 use crate::letter::Letter;
 use crate::load::{self, Loaded};
+use crate::notices::{self, Fact};
 use crate::outcome::{Outcome, Worked};
 use crate::publish;
 use crate::queue::{LONGEST_DELAY, QUEUE_GRACE, enqueue_run};
-use crate::record::{self, Claim, Claimed, Due, MAX_ATTEMPTS, RunRecord, Status, due_after, line};
+use crate::record::{self, Claim, Claimed, Due, MAX_ATTEMPTS, RunRecord, Status, delivery, due_after, line};
 use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::standby;
@@ -33,6 +34,9 @@ const MIN_TIME: Duration = Duration::from_secs(5);
 
 /// How long the queue keeps a run that could not be ended, the first time.
 const FIRST_DELAY: Duration = Duration::from_secs(30);
+
+/// So much of a sender's npub tells log lines apart.
+const NPUB_SHOWN: usize = 12;
 
 /// The longest that a run which could not be ended waits for a tick.
 const LONGEST_WAIT: Duration = Duration::from_secs(6 * 60 * 60);
@@ -52,30 +56,20 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     if deadline.left() < MIN_TIME {
         return Err(Error::Transient("the invocation's time is used up".to_owned()));
     }
-    // Boxed: three of it in one future would be too large for a thread's stack.
-    let Some(peer) = trigger.conversation() else {
-        return Box::pin(work_one(app, trigger, deadline, true)).await.map(|(outcome, _)| outcome);
-    };
-    let mine = trigger.id.clone();
-    let (mut outcome, mut next) = Box::pin(work_one(app, trigger, deadline, false)).await?;
+    let (mine, conversation) = (trigger.id.clone(), trigger.conversation());
+    // Boxed: two of it in one future would be too large for a thread's stack.
+    let (mut outcome, mut next) = Box::pin(work_one(app, trigger, deadline, false)).await;
+    let Some(peer) = conversation else { return outcome };
     while let Some(first) = next_in_line(app, &peer, &next, deadline).await {
         let is_mine = first.id == mine;
-        match Box::pin(work_one(app, first, deadline, true)).await {
-            Ok((worked, then)) => {
-                // Whatever became of it, others may wait behind it whom its end does not know of.
-                next = if then == Next::Nobody { Next::Line } else { then };
-                if is_mine {
-                    outcome = worked;
-                }
-            }
-            Err(error) if is_mine => return Err(error),
-            Err(error) => {
-                tracing::info!(%error, "who waits behind this run waits on");
-                break;
-            }
+        let (worked, then) = Box::pin(work_one(app, first, deadline, true)).await;
+        // Whatever became of it, others may wait behind it whom its end does not know of.
+        next = if then == Next::Nobody { Next::Line } else { then };
+        if is_mine {
+            outcome = worked;
         }
     }
-    Ok(outcome)
+    outcome
 }
 
 /// What is to be worked after a run.
@@ -87,7 +81,7 @@ enum Next {
     Line,
     /// This run, which nobody has and which it waits for.
     Ahead(String),
-    /// Nothing: it waits for a run that somebody else comes for.
+    /// Nothing now: it waits, and somebody else, or a later time, comes for it.
     Left,
 }
 
@@ -128,63 +122,57 @@ async fn pass_on(app: &App, waiting: Vec<Due>) {
 
 /// One run, from the claim to the record. `is_its_turn`: whether it is known to stand first in the line, if in one. A panic
 /// is an error of this run alone.
-async fn work_one(
-    app: &App,
-    trigger: Trigger,
-    deadline: Deadline,
-    is_its_turn: bool,
-) -> Result<(Outcome, Next), Error> {
+async fn work_one(app: &App, trigger: Trigger, deadline: Deadline, is_its_turn: bool) -> (Worked, Next) {
     if !matches!(trigger.source, Source::Dm(_) | Source::Notice(_)) {
         let reason = format!("runs of {} triggers are not built yet", trigger.source.name());
-        return Ok((Outcome::Rejected { reason }, Next::Nobody));
+        return (Ok(Outcome::Rejected { reason }), Next::Nobody);
     }
     if app.config.standby {
-        return Ok((standby::hold(app, &trigger).await?, Next::Nobody));
+        return (standby::hold(app, &trigger).await, Next::Left);
     }
     let mut watch = Stopwatch::start();
     let lease_until_ms = app.lease_until_ms(deadline);
     let (claimed, stored) =
         tokio::join!(record::claim(app, &trigger, lease_until_ms), load::stored(app, &trigger));
-    let mut claim = match claimed? {
-        Claimed::Ours(claim) => claim,
-        Claimed::Finished(record) => return Ok((Outcome::of(record), Next::Nobody)),
-        Claimed::Busy(record) => {
-            return Ok((leave(app, &record, record.free_at_ms(), None).await, Next::Nobody));
+    let mut claim = match claimed {
+        Ok(Claimed::Ours(claim)) => claim,
+        Ok(Claimed::Finished(record)) => return (Ok(Outcome::of(record)), Next::Nobody),
+        Ok(Claimed::Busy(record)) => {
+            return (Ok(leave(app, &record, record.free_at_ms(), None).await), Next::Nobody);
         }
-        Claimed::Held(record) => return Ok((Outcome::Standby { run: record.run_id }, Next::Nobody)),
-        Claimed::Waits { record, behind } => return Ok(wait(app, &record, behind).await),
+        Ok(Claimed::Held(record)) => return (Ok(Outcome::Standby { run: record.run_id }), Next::Left),
+        Ok(Claimed::Waits { record, behind }) => return wait(app, &record, behind).await,
+        Err(error) => return (Err(error), Next::Left),
     };
+    let run = claim.record.run_id.clone();
     if !is_its_turn
         && claim.took_floor()
         && let Ok(stored) = &stored
         && line::is_preceded(&claim.record, &stored.line)
     {
-        claim.give_way(app).await?;
-        return Ok((Outcome::Busy { run: claim.record.run_id, waits_for: None }, Next::Line));
+        let given = claim.give_way(app).await;
+        return (given.map(|()| Outcome::Busy { run, waits_for: None }), Next::Line);
     }
     claim.record.steps_ms = vec![("claim".to_owned(), watch.lap_ms())];
     let answer = async { answer(app, &trigger, stored?, &mut claim, deadline, watch).await };
     let result = AssertUnwindSafe(answer).catch_unwind().await;
+    let others_wait = claim.others_wait();
+    let next = |otherwise| if others_wait { Next::Line } else { otherwise };
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
-        Ok(()) => {
-            let next = if claim.others_wait() { Next::Line } else { Next::Nobody };
-            Ok((Outcome::of(claim.record), next))
-        }
-        Err(Error::TakenOver) => {
-            Ok((Outcome::Busy { run: claim.record.run_id, waits_for: None }, Next::Nobody))
-        }
-        Err(error) => give_back(app, claim, error).await.map(|outcome| (outcome, Next::Left)),
+        Ok(()) => (Ok(Outcome::of(claim.record)), next(Next::Nobody)),
+        Err(Error::TakenOver) => (Ok(Outcome::Busy { run, waits_for: None }), next(Next::Nobody)),
+        Err(error) => (give_back(app, claim, error).await, next(Next::Left)),
     }
 }
 
 /// A run that stands in the line behind another one: that one goes first.
-async fn wait(app: &App, record: &RunRecord, behind: RunRecord) -> (Outcome, Next) {
+async fn wait(app: &App, record: &RunRecord, behind: RunRecord) -> (Worked, Next) {
     let is_free = behind.free_at_ms() <= app.clock.now_ms() && !behind.held;
     if is_free {
         let outcome = Outcome::Busy { run: record.run_id.clone(), waits_for: Some(behind.run_id.clone()) };
-        return (outcome, Next::Ahead(behind.run_id));
+        return (Ok(outcome), Next::Ahead(behind.run_id));
     }
-    (leave(app, record, behind.free_at_ms(), Some(behind.run_id)).await, Next::Left)
+    (Ok(leave(app, record, behind.free_at_ms(), Some(behind.run_id)).await), Next::Left)
 }
 
 /// A run that another worker has, or that waits. Where there is a queue it comes again when it is free, which is
@@ -205,19 +193,25 @@ async fn leave(app: &App, record: &RunRecord, free_at_ms: u64, waits_for: Option
 async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
     let run = claim.record.run_id.clone();
     let lease_left_ms = claim.record.lease_until_ms.saturating_sub(app.clock.now_ms());
-    let (longest, grace) = match &app.queue {
+    // What only has to be sent is left to the ticks: its recipient's relays may be down for longer than a queue waits.
+    let is_reply = claim.record.status == Status::Replying;
+    let queue = app.queue.as_ref().filter(|_| !is_reply);
+    let (longest, grace) = match queue {
         Some(_) => (LONGEST_DELAY, QUEUE_GRACE),
         None => (LONGEST_WAIT, Duration::ZERO),
     };
     let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.attempt.saturating_sub(1)));
-    let mut delay = doubled.min(longest);
+    let mut delay = if is_reply { publish::delay(&claim.record.deliveries) } else { doubled.min(longest) };
     tracing::warn!(run.id = %run, attempt = claim.record.attempt, %error, "the run is given back");
     let (not_before, due_at) = (due_after(app, delay), due_after(app, delay + grace));
     if !claim.release(app, shown(&error), not_before, due_at).await {
         // Whoever came before the end of the lease would find the run taken, and the queue would forget it.
         delay = delay.max(Duration::from_millis(lease_left_ms));
     }
-    match &app.queue {
+    match queue {
+        None if error.is_transient() && app.queue.is_some() => {
+            Ok(Outcome::Queued { run, reason: Some(error.to_string()) })
+        }
         Some(queue) if error.is_transient() => match queue.enqueue(&run, delay.min(LONGEST_DELAY)).await {
             Ok(()) => Ok(Outcome::Queued { run, reason: Some(error.to_string()) }),
             Err(refused) => {
@@ -234,7 +228,7 @@ async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
 async fn answer(
     app: &App,
     trigger: &Trigger,
-    stored: load::Stored,
+    mut stored: load::Stored,
     claim: &mut Claim,
     deadline: Deadline,
     mut watch: Stopwatch,
@@ -269,17 +263,41 @@ async fn answer(
         claim.record.note_step("save", watch.lap_ms());
         (parts, route)
     } else {
+        if publish::was_sent(&saved, &claim.record.deliveries) {
+            let peer = trigger.peer().unwrap_or(trigger.admin);
+            load::reread_relay_lists(app, trigger, peer, &mut stored, deadline.slice(load::SLICE)).await?;
+        }
         let loaded = stored.into_loaded(app, trigger);
         let letter = Letter::of(trigger, &loaded).as_written(&saved);
         (saved, publish::route(app, &loaded.state, &letter))
     };
-    let sent = publish::send(app, &route, &parts, deadline.publish_until()).await;
+    let deliveries = &mut claim.record.deliveries;
+    let has_arrived = publish::send(app, &route, &parts, deliveries, deadline.publish_until()).await;
     claim.record.note_step("publish", watch.lap_ms());
-    claim.record.deliveries = sent.deliveries;
-    if !sent.arrived {
-        return Err(Error::Transient("no relay of the recipient accepted the reply; it is saved".to_owned()));
+    if has_arrived {
+        claim.finish(app).await?;
+        tell_answered(trigger, claim);
+        return Ok(());
     }
-    claim.finish(app).await
+    if publish::is_given_up(&parts, app.clock.now()) {
+        return end_undelivered(app, trigger, claim).await;
+    }
+    Err(Error::Transient("no relay of the recipient accepted the reply; it is saved".to_owned()))
+}
+
+fn tell_answered(trigger: &Trigger, claim: &Claim) {
+    let sender = trigger.sender().and_then(|sender| sender.to_bech32().ok()).unwrap_or_default();
+    tracing::info!(run.id = %claim.record.run_id, sender = sender.get(..NPUB_SHOWN), "a message is answered");
+}
+
+/// The reply is sent no more, and the admin is told: first, since nobody comes back to a run that is over. Of a message that
+/// itself only tells the admin something, there would be no end.
+async fn end_undelivered(app: &App, trigger: &Trigger, claim: &mut Claim) -> Result<(), Error> {
+    if !matches!(trigger.source, Source::Notice(_)) {
+        let peer = trigger.peer().unwrap_or(trigger.admin);
+        notices::raise(app, &Fact::Undelivered(peer, claim.record.run_id.clone())).await?;
+    }
+    claim.finish_undelivered(app, "no relay of the recipient took the reply for three days").await
 }
 
 /// The text of the answer: a fixed one, the model's, or an honest word that there is none.
@@ -297,6 +315,9 @@ async fn respond(
         return Ok(text.to_owned());
     }
     let attempt = claim.record.tries();
+    if let Ok(journal) = &journal {
+        note_published(app, loaded, claim, journal);
+    }
     let result = match journal {
         Err(error) => Err(error),
         Ok(_) if attempt > MAX_ATTEMPTS => Err(Error::NoAnswer {
@@ -315,6 +336,14 @@ async fn respond(
             Ok(apology(claim, &error))
         }
         other => other,
+    }
+}
+
+/// Events of an earlier attempt that it did not live to tell of are sent again once the run is over, if not before.
+fn note_published(app: &App, loaded: &Loaded, claim: &mut Claim, journal: &Journal) {
+    let targets = load::write_targets(app, &loaded.state);
+    for event in journal.effects() {
+        delivery::note_sending(&mut claim.record.deliveries, event.id, &targets, app.clock.now());
     }
 }
 

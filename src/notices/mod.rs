@@ -51,7 +51,7 @@ pub async fn raise(app: &App, fact: &Fact) -> Result<(), Error> {
     let entry = Entry { text: fact.text(), told: false, once: fact.is_told_once() };
     let write = app.put_sealed(keys::notice(&fact.name()), &entry, None)?;
     if write_or_leave(app.store.as_ref(), &[Write { expect: Expect::Absent, ..write }]).await? {
-        tracing::warn!(fact = %fact.name(), "there is something to tell the admin");
+        tracing::info!(fact = %fact.name(), "the admin gets a message about this");
     }
     Ok(())
 }

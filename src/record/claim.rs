@@ -3,6 +3,7 @@
 use nostr::prelude::PublicKey;
 
 use super::line::{self, Holder, floor_of};
+use super::outbox::mail_rows;
 use super::{Earlier, RunRecord, Status, earlier, put_run, read_clear, trigger_rows};
 use crate::app::App;
 use crate::dm::ReplyPart;
@@ -191,7 +192,8 @@ fn taken_over(found: RunRecord, ours: &RunRecord) -> RunRecord {
     RunRecord {
         owner: ours.owner.clone(),
         fence: found.fence.saturating_add(1),
-        attempt: found.attempt.saturating_add(1),
+        // A saved reply only has to be sent.
+        attempt: found.attempt.saturating_add(u32::from(found.status == Status::Running)),
         lease_until_ms: ours.lease_until_ms,
         not_before: 0,
         due_at: ours.due_at,
@@ -216,6 +218,8 @@ impl Claim {
         loop {
             let expect = Expect::Version(self.version);
             let mut writes = put_run(&record, expect, Some(&self.record), floor)?;
+            // A claim is on a run that is not over: of it there is no row in the outbox yet.
+            writes.extend(mail_rows(&record, None)?);
             writes.extend(more.iter().cloned());
             match app.store.write(&writes).await {
                 Ok(()) => break,
@@ -310,6 +314,20 @@ impl Claim {
         self.save(app, record, Vec::new()).await
     }
 
+    /// Records that no relay of the recipient took the reply for too long: the run is over.
+    ///
+    /// # Errors
+    /// As [`Claim::finish`].
+    pub(crate) async fn finish_undelivered(&mut self, app: &App, reason: &str) -> Result<(), Error> {
+        let record = RunRecord {
+            status: Status::Undelivered,
+            due_at: None,
+            reason: Some(reason.to_owned()),
+            ..self.record.clone()
+        };
+        self.save(app, record, Vec::new()).await
+    }
+
     /// Writes rows of the run's journal, if the run is still ours.
     ///
     /// # Errors
@@ -340,7 +358,8 @@ impl Claim {
     /// # Errors
     /// As [`earlier`].
     pub async fn earlier(&self, app: &App) -> Result<Earlier, Error> {
-        if self.record.attempt > 1 { earlier(app, &self.record.run_id).await } else { Ok(Earlier::default()) }
+        let is_first = self.record.attempt <= 1 && self.record.status == Status::Running;
+        if !is_first { earlier(app, &self.record.run_id).await } else { Ok(Earlier::default()) }
     }
 
     /// Saves the signed reply, before anything is sent: status, parts and our side of the conversation in one write.

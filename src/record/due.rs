@@ -27,11 +27,13 @@ pub(super) fn due_rows(record: &RunRecord, before: Option<Key>) -> Result<Vec<Wr
         return Ok(Vec::new());
     }
     let gone = before.map(|key| Write::delete(key, Expect::Anything));
-    let here = now.map(|key| -> Result<Write, Error> {
-        let value = to_json(&DueRow { format: FORMAT })?;
-        Ok(Write::put(key, Expect::Anything, value, record.expires_at))
-    });
-    Ok(gone.into_iter().chain(here.transpose()?).collect())
+    let here = now.map(|key| pointer(key, record)).transpose()?;
+    Ok(gone.into_iter().chain(here).collect())
+}
+
+/// A row whose key says all.
+pub(super) fn pointer(key: Key, record: &RunRecord) -> Result<Write, Error> {
+    Ok(Write::put(key, Expect::Anything, to_json(&DueRow { format: FORMAT })?, record.expires_at))
 }
 
 /// What a due row holds: its key says the rest.
@@ -140,8 +142,8 @@ pub(super) async fn look_up(
             (Ok(Some((record, _))), _) if is_stale(&record, key) => {
                 stale.push(Write::delete(key.clone(), Expect::Anything));
             }
-            // Somebody has it.
-            (Ok(Some((record, _))), _) if record.lease_until_ms > now_ms => {}
+            // Somebody has it. In standby nobody does: it is taken from a process that began it before.
+            (Ok(Some((record, _))), _) if record.lease_until_ms > now_ms && !app.config.standby => {}
             (Ok(Some((record, version))), Some(row)) => match app.open_sealed(row) {
                 Ok(trigger) => runs.push(Due { record, trigger, version }),
                 Err(error) => tracing::error!(run.id = %run, %error, "a stored run is passed over"),

@@ -1,31 +1,32 @@
 //! One writer per conversation, and the line behind it.
 //!
 //! A conversation has one *floor*. A run is begun only with the floor, keeps it while it is given back, waits or is
-//! suspended, and loses it when it is over: so nobody overtakes it. Every other run of the conversation that is not over
-//! waits in the *line*, in the order in which the messages were written. Both are rows beside the run's record, written
-//! and removed together with it as its due row is ([`place_rows`] is the one function that does so): a run has the floor,
-//! or a place in the line, or is over or held. So no crash leaves one without the other, and whatever dies, each run that
-//! waits is also due.
+//! suspended, and gives it up when its reply is saved, which makes it part of the conversation, or when it ends without
+//! one: so nobody overtakes it. A reply that no relay takes holds nobody up. Every other run of the conversation without
+//! an answer waits in the *line*, in the order in which the messages were written. Both are rows beside the run's record,
+//! written and removed together with it as its due row is ([`place_rows`] is the one function that does so): a run has the
+//! floor, or a place in the line, or has its answer or is held. So no crash leaves one without the other, and whatever
+//! dies, each run that waits is also due.
 //!
 //! ```text
-//! claim ─┬─ floor free: takes it, in the same write ─▶ … ─▶ over: gives it up, in the same write
+//! claim ─┬─ floor free: takes it, in the same write ─▶ … ─▶ reply saved: gives it up, in the same write
 //!        └─ floor taken: joins the line, and marks the floor as awaited
 //!                                             └▶ whoever gives up an awaited floor works the line
 //! ```
 //!
-//! - Who marked the floor changed its row's version, which the holder's last write expects: it is told by a conflict that
+//! - Who marked the floor changed its row's version, which the write that gives it up expects: it is told by a conflict that
 //!   somebody waits, and pays nothing where nobody does. One that took a run over does not know the version and looks.
 //! - What guards a run's own writes is its record's version alone: a worker that was paused beyond its lease finds them
 //!   refused, whoever has the floor by then.
-//! - A floor names a run that is not over; only writes of that run's record give or take it. Whoever joins checks that
+//! - A floor names a run without an answer; only writes of that run's record give or take it. Whoever joins checks that
 //!   record, since a row that was removed and written again has its old version again.
 //! - A binary that knows no floor may end a run and leave its floor: [`holder`] clears it, once, by a write of that record.
 
 use nostr::prelude::PublicKey;
 use serde::{Deserialize, Serialize};
 
-use super::due::look_up;
-use super::{Due, FORMAT, RunRecord, read_clear, to_json};
+use super::due::{look_up, pointer};
+use super::{Due, FORMAT, RunRecord, Status, read_clear, to_json};
 use crate::app::App;
 use crate::error::Error;
 use crate::inbox::MAX_AHEAD;
@@ -44,15 +45,9 @@ struct FloorRow {
     awaited: bool,
 }
 
-/// A place in the line: its key says the rest.
-#[derive(Serialize)]
-struct LineRow {
-    format: u32,
-}
-
 /// Where the row lies that says how a run stands in its conversation; `None` where it does not stand in one any more.
 pub(super) fn place(record: &RunRecord) -> Option<Key> {
-    let peer = record.conversation.filter(|_| !record.status.is_final() && !record.held)?;
+    let peer = record.conversation.filter(|_| record.status == Status::Running && !record.held)?;
     Some(if record.floor { keys::floor(&peer) } else { in_line(record, &peer) })
 }
 
@@ -76,15 +71,14 @@ pub(super) fn place_rows(
     if before_key == now {
         return Ok(Vec::new());
     }
-    let expect = |has_floor: bool| if has_floor { floor } else { Expect::Anything };
-    let gone = before_key.map(|key| Write::delete(key, expect(before.is_some_and(|before| before.floor))));
+    let had_floor = before.is_some_and(|before| before.floor);
+    let gone = before_key.map(|key| Write::delete(key, if had_floor { floor } else { Expect::Anything }));
     let here = now.map(|key| -> Result<Write, Error> {
-        let value = if record.floor {
-            to_json(&FloorRow { format: FORMAT, run: record.run_id.clone(), awaited: false })?
-        } else {
-            to_json(&LineRow { format: FORMAT })?
-        };
-        Ok(Write::put(key, expect(record.floor), value, record.expires_at))
+        if !record.floor {
+            return pointer(key, record);
+        }
+        let row = FloorRow { format: FORMAT, run: record.run_id.clone(), awaited: false };
+        Ok(Write::put(key, floor, to_json(&row)?, record.expires_at))
     });
     Ok(gone.into_iter().chain(here.transpose()?).collect())
 }
@@ -127,7 +121,7 @@ pub(super) async fn holder(app: &App, floor: Row) -> Result<Option<Holder>, Erro
     let row = read_one(app, keys::record(&run)).await?;
     let record = row.as_ref().map(read_clear::<RunRecord>).transpose()?;
     match (record, &row) {
-        (Some(record), Some(row)) if !record.status.is_final() => {
+        (Some(record), Some(row)) if record.status == Status::Running => {
             Ok(Some(Holder { record, record_version: row.version, floor, is_awaited: awaited }))
         }
         _ => {
@@ -137,7 +131,7 @@ pub(super) async fn holder(app: &App, floor: Row) -> Result<Option<Holder>, Erro
     }
 }
 
-/// Removes a floor that was left behind by a run which is over, whose record is `record`.
+/// Removes a floor that was left behind by a run which has its answer, whose record is `record`.
 async fn clear(app: &App, floor: Row, record: Option<Row>) -> Result<(), Error> {
     // The record is read after the floor: only a floor that outlives it was left behind.
     if read_one(app, floor.key.clone()).await?.as_ref() != Some(&floor) {
@@ -187,8 +181,8 @@ pub(crate) async fn waiting(app: &App, peer: &PublicKey) -> Result<Vec<Due>, Err
     let runs = rows.iter().filter_map(|row| {
         keys::line_place(&row.key).filter(|(at, _)| *at <= latest).map(|(_, run)| (&row.key, run))
     });
-    // The row of a run that is not over may come back: whoever removed it would remove that one.
-    let is_stale = |record: &RunRecord, _: &Key| record.status.is_final();
+    // The row of a run without an answer may come back: whoever removed it would remove that one.
+    let is_stale = |record: &RunRecord, _: &Key| record.status != Status::Running;
     let mut found = look_up(app, runs.collect(), is_stale).await?;
     let now_ms = app.clock.now_ms();
     found.retain(|due| due.record.free_at_ms() <= now_ms);

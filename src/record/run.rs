@@ -3,7 +3,7 @@
 use nostr::prelude::{EventId, PublicKey, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{FORMAT, run_id};
+use super::{Delivery, FORMAT, run_id};
 use crate::app::App;
 use crate::chat::Usage;
 use crate::error::Error;
@@ -55,7 +55,7 @@ pub struct RunRecord {
     /// When its message says it was written, Unix seconds: its place in the line of that conversation.
     #[serde(default = "Timestamp::min")]
     pub written_at: Timestamp,
-    /// Whether the floor of that conversation was given to it. It has it until it is over.
+    /// Whether the floor of that conversation was given to it. It has it until its reply is saved or it is over.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub floor: bool,
     /// When the trigger was first seen, Unix seconds.
@@ -88,7 +88,7 @@ pub struct RunRecord {
     /// The ids of the reply's parts: kind 4 events or rumors.
     #[serde(default)]
     pub reply_ids: Vec<EventId>,
-    /// What each relay said to each part.
+    /// What each relay said to each part, to its copy for ourselves, and to what tools published.
     #[serde(default)]
     pub deliveries: Vec<Delivery>,
     /// Why it failed or was dropped, for the operator.
@@ -132,8 +132,10 @@ pub enum Status {
     Running,
     /// The reply is signed and saved; no relay of the recipient is known to have it yet.
     Replying,
-    /// The reply was accepted.
+    /// The reply was accepted. Relays that have not taken it yet may be asked again: see [`crate::outbox`].
     Done,
+    /// The reply was sent for days, and no relay of the recipient took it.
+    Undelivered,
     /// It was looked at and starts nothing.
     Dropped,
 }
@@ -142,19 +144,8 @@ impl Status {
     /// Whether nothing more is to be done.
     #[must_use]
     pub fn is_final(self) -> bool {
-        matches!(self, Self::Done | Self::Dropped)
+        matches!(self, Self::Done | Self::Undelivered | Self::Dropped)
     }
-}
-
-/// What one relay said to one event of a reply.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delivery {
-    /// The event sent: a kind 4 event or a wrap.
-    pub event: EventId,
-    /// The relay.
-    pub relay: String,
-    /// `None` where it was accepted, else why not.
-    pub refused: Option<String>,
 }
 
 impl RunRecord {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::json;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
@@ -14,7 +15,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::llm::fallback::Fallback;
 use crate::load;
-use crate::record::Claim;
+use crate::record::{Claim, Delivery};
 use crate::relay::Target;
 use crate::run::journal::Journal;
 use crate::run::ledger::Ledger;
@@ -59,6 +60,7 @@ pub async fn drive(
 
     let mut ledger = Ledger::new(&app.config.providers, &mut claim.record);
     journal.spends().for_each(|spent| ledger.spent(spent.clone()));
+    let deliveries = std::mem::take(&mut claim.record.deliveries);
     let mut driver = Driver {
         app,
         trigger,
@@ -71,12 +73,15 @@ pub async fn drive(
         fallback,
         ledger,
         snapshots,
+        deliveries: Mutex::new(deliveries),
     };
     let (mut model_ms, mut tools_ms) = (0, 0);
     let result = driver.drive_to_the_end(&mut run, &mut model_ms, &mut tools_ms).await;
 
     let (attempts, usage, cost_micro_usd) = driver.ledger.into_sums();
+    let deliveries = driver.deliveries.into_inner();
     let record = &mut claim.record;
+    record.deliveries = deliveries;
     record.note_step("model", model_ms);
     record.note_step("tools", tools_ms);
     record.model = Some(run.model_used().to_owned());
@@ -100,6 +105,8 @@ pub(super) struct Driver<'a> {
     pub(super) fallback: Fallback,
     pub(super) ledger: Ledger<'a>,
     pub(super) snapshots: Recorder<'a>,
+    /// What relays said to the events of tools.
+    pub(super) deliveries: Mutex<Vec<Delivery>>,
 }
 
 impl Driver<'_> {

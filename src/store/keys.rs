@@ -19,6 +19,7 @@
 //! | `LINE#<peer>` | `<time written>#<run id>` | a run of a conversation that waits for its turn; see `record/line.rs` |
 //! | `LINE#<peer>` | `~FLOOR` | the run of that conversation that has the floor |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
+//! | `DUE` | `mail#<time>#<run id>` | a run that is over, of which something is to be sent again; see [`crate::outbox`] |
 //! | `NOTICES` | `<fact>` | something that the admin is told once, sealed |
 //! | `SWEEP` | `LEASE` | who sweeps the relays now |
 //! | `SWEEP` | `CURSORS` | how far each relay was read |
@@ -163,6 +164,22 @@ pub fn held(is_admins: bool, at: u64, run_id: &str) -> Key {
 #[must_use]
 pub fn held_run(key: &Key) -> Option<&str> {
     key.sort.strip_prefix(HELD_PREFIX)?.rsplit_once('#').map(|(_, run_id)| run_id)
+}
+
+/// What the rows of the outbox begin with: they too hide no run that is due.
+pub const MAIL_PREFIX: &str = "mail#";
+
+/// The row by which a run is found again at `at` (Unix seconds) of which something is to be sent once more.
+#[must_use]
+pub fn mail(at: u64, run_id: &str) -> Key {
+    Key::new(DUE_PARTITION, format!("{MAIL_PREFIX}{at:012}#{run_id}"))
+}
+
+/// The time and the run of such a row.
+#[must_use]
+pub fn mail_place(key: &Key) -> Option<(u64, &str)> {
+    let (at, run_id) = key.sort.strip_prefix(MAIL_PREFIX)?.split_once('#')?;
+    Some((at.parse().ok()?, run_id))
 }
 
 /// The time and the run of a row that is due at a time.
@@ -342,6 +359,12 @@ mod tests {
         assert!(due(999_999_999, "z") < due(1_803_902_400, "a"));
         assert_eq!(held_run(&held(true, 1_803_902_400, "r")), Some("r"));
         assert_eq!((due_place(&held(false, 1, "r")), held_run(&due(1, "r"))), (None, None));
+        assert_eq!(mail_place(&mail(1_803_902_400, "r")), Some((1_803_902_400, "r")));
+        assert_eq!(
+            (due_place(&mail(1, "r")), held_run(&mail(1, "r")), mail_place(&due(1, "r"))),
+            (None, None, None)
+        );
+        assert!(held(false, u64::MAX, "z") < mail(1, "a"));
         assert!(due(u64::MAX, "z") < held(true, 2, "a") && held(true, 2, "a") < held(false, 1, "a"));
         assert_eq!(seen_place(&sweep_seen("ab", (83_514, 2))), Some(("ab", (83_514, 2))));
         assert_eq!(seen_place(&sweep_cursors()), None);

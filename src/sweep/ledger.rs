@@ -208,12 +208,13 @@ impl Ledger {
         (!is_done && !is_over).then(|| self.cursors.start_at.saturating_sub(BEFORE_START_SECS))
     }
 
-    /// Notes whether the agent is in standby. Until the first sweep after it, it has not started.
-    pub(crate) fn stand_by(&mut self, now: u64, standby: bool) {
-        if standby || self.cursors.standby {
+    /// Notes whether the agent is in standby. Until the first sweep after it, it has not started. Whether this is that sweep.
+    pub(crate) fn stand_by(&mut self, now: u64, standby: bool) -> bool {
+        let was_standby = std::mem::replace(&mut self.cursors.standby, standby);
+        if standby || was_standby {
             (self.cursors.start_at, self.cursors.settled_at) = (now, None);
         }
-        self.cursors.standby = standby;
+        was_standby && !standby
     }
 
     /// Notes whether all `relays` told what there was before the start.

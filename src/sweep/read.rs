@@ -225,6 +225,11 @@ async fn read_one(
             Ok(()) => {}
             // The state may have filled the answer: once more without it.
             Err(Disordered) if is_beside => continue,
+            // One event that is too large to be received must not hide all behind it.
+            Err(Disordered) if end == End::Cut && skipped <= unread => {
+                paging.narrow();
+                continue;
+            }
             Err(disordered) => {
                 reason = Some(disordered.to_string());
                 break;

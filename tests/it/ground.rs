@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
 use didactyl::clock::Clock;
-use didactyl::record::RunRecord;
+use didactyl::record::{RunRecord, Status};
 use didactyl::store::dynamodb::DynamoDb;
 use didactyl::store::sqlite::Sqlite;
 use didactyl::store::{Store, keys};
@@ -75,7 +75,7 @@ impl Ground {
         }
     }
 
-    /// Every run that is not over stands in its conversation as its record says, and nothing else does.
+    /// Every run without an answer stands in its conversation as its record says, and nothing else does.
     pub fn check_lines(&self) {
         // A table is looked at by the tests of conversations alone: to ask it takes a runtime.
         let Self::File(folder) = self else { return };
@@ -102,7 +102,7 @@ impl Ground {
                 standing.insert((partition, sort, value.get("run").map(ToString::to_string)));
             } else if let Ok(record) = serde_json::from_value::<RunRecord>(value)
                 && let Some(peer) = record.conversation
-                && !record.status.is_final()
+                && record.status == Status::Running
                 && !record.held
             {
                 let (key, run) = match record.floor {

@@ -38,6 +38,7 @@ mod measure;
 mod model_cases;
 mod notices;
 mod once;
+mod outbox;
 mod process;
 mod providers;
 mod publish;

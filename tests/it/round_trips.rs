@@ -168,8 +168,8 @@ async fn a_warm_message_makes_five_waits_three_of_them_for_the_store(on: On) {
         // Claim and three reads; the reply; the record.
         store_calls: 4 + 1 + 1,
         store_rounds: 3,
-        // Record, due row, floor, trigger, question; record, reply, answer; record, due row, floor.
-        rows_written: 5 + 3 + 3,
+        // Record, due row, floor, trigger, question; record, floor, reply, answer; record, due row.
+        rows_written: 5 + 4 + 2,
         model_calls: 1,
         relay_reads: 0,
         publishes: 1,
@@ -192,7 +192,7 @@ async fn the_first_message_makes_one_wait_more_to_read_the_relays(on: On) {
         // Claim and three reads; what was learned, row by row; the reply; the record.
         store_calls: 4 + learned + 1 + 1,
         store_rounds: 4,
-        rows_written: 5 + learned + 3 + 3,
+        rows_written: 5 + learned + 4 + 2,
         model_calls: 1,
         relay_reads: 1,
         publishes: 1,
