@@ -10,6 +10,7 @@ mod dead;
 pub(crate) mod delivery;
 mod due;
 mod index;
+pub(crate) mod line;
 pub(crate) mod outbox;
 mod run;
 
@@ -21,9 +22,9 @@ pub(crate) use self::cancel::{cancel_writes, note_work};
 pub use self::claim::{Claim, Claimed, claim};
 pub use self::dead::{dead, retry};
 pub use self::delivery::Delivery;
-use self::due::due_rows;
 pub use self::due::{Due, due, first_due, held};
 pub(crate) use self::due::{MAX_DUE, due_after, due_if_not_begun};
+use self::due::{due_key, due_rows};
 pub(crate) use self::index::Unfinished;
 pub use self::index::{Named, named, recent, unfinished};
 pub use self::run::{Attempt, Outage, RunRecord, Status};
@@ -78,8 +79,7 @@ pub fn store_writes(app: &App, trigger: &Trigger, due_at: u64) -> Result<Vec<Wri
 
 fn storing(app: &App, trigger: &Trigger, due_at: u64) -> Result<(RunRecord, Vec<Write>), Error> {
     let record = RunRecord { due_at: Some(due_at), ..RunRecord::waiting(app, trigger)? };
-    let mut writes = vec![put_record(&record, Expect::Absent)?];
-    writes.extend(due_rows(&record, None)?);
+    let mut writes = put_run(&record, Expect::Absent, None, Expect::Anything)?;
     writes.extend(trigger_rows(app, trigger, &record)?);
     Ok((record, writes))
 }
@@ -175,6 +175,23 @@ pub async fn stored_trigger(app: &App, run_id: &str) -> Result<Trigger, Error> {
     let row =
         rows.iter().flatten().next().ok_or_else(|| Error::Permanent("there is no such run".to_owned()))?;
     app.open_sealed(row)
+}
+
+/// A run's record, with the rows by which it is found, each by the module that it belongs to: they move from where they lay
+/// `before`. `floor` is what the row of
+/// its conversation's floor must be, where that is among them.
+fn put_run(
+    record: &RunRecord,
+    expect: Expect,
+    before: Option<&RunRecord>,
+    floor: Expect,
+) -> Result<Vec<Write>, Error> {
+    let mut writes = vec![put_record(record, expect)?];
+    writes.extend(due_rows(record, before.and_then(due_key))?);
+    writes.extend(line::place_rows(record, before, floor)?);
+    writes.extend(outbox::mail_rows(record, before)?);
+    writes.extend(dead::dead_rows(record, before)?);
+    Ok(writes)
 }
 
 fn put_record(record: &RunRecord, expect: Expect) -> Result<Write, Error> {

@@ -37,7 +37,8 @@ pub(crate) async fn hold(app: &App, trigger: &Trigger) -> Worked {
 /// finds it taken.
 pub(crate) async fn hold_due(app: &App, due: Vec<Due>) {
     for mut due in due {
-        let record = RunRecord { held: true, lease_until_ms: 0, ..due.record.clone() };
+        // What is held has no part in its conversation: whether it is work is not known.
+        let record = RunRecord { held: true, floor: false, lease_until_ms: 0, ..due.record.clone() };
         if let Err(error) = due.save(app, record).await {
             tracing::warn!(run.id = %due.record.run_id, %error, "a run is not held yet");
         }

@@ -10,7 +10,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use nostr::prelude::ToBech32;
+use nostr::prelude::{PublicKey, ToBech32};
 use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
@@ -26,8 +26,10 @@ use crate::notices::{self, Fact};
 use crate::outage;
 use crate::outcome::{Outcome, Worked};
 use crate::publish::{self, Route};
-use crate::queue::{LONGEST_DELAY, QUEUE_GRACE};
-use crate::record::{self, Claim, Claimed, Earlier, MAX_ATTEMPTS, RunRecord, Status, delivery, due_after};
+use crate::queue::{LONGEST_DELAY, QUEUE_GRACE, enqueue_run};
+use crate::record::{
+    self, Claim, Claimed, Due, Earlier, MAX_ATTEMPTS, RunRecord, Status, delivery, due_after, line,
+};
 use crate::run::beginning::Beginning;
 use crate::run::driver;
 use crate::run::journal::Journal;
@@ -55,67 +57,164 @@ pub(crate) async fn resume(app: &App, run_id: &str, deadline: Deadline) -> Worke
     }
 }
 
-/// One trigger, from the claim to the record: the same for every door. A panic is an error of this run alone.
+/// One trigger, and what stands before and behind it in the line of its conversation: the same for every door. Tells what
+/// became of this one.
 pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     if deadline.left() < MIN_TIME || !deadline.has_time_for_a_step() {
         return Err(Error::Transient("the invocation's time is used up".to_owned()));
     }
-    if !matches!(trigger.source, Source::Dm(_) | Source::Notice(_)) {
-        return Ok(Outcome::Rejected {
-            reason: format!("runs of {} triggers are not built yet", trigger.source.name()),
-        });
+    let (mine, conversation) = (trigger.id.clone(), trigger.conversation());
+    // Boxed: two of it in one future would be too large for a thread's stack.
+    let (mut outcome, mut next) = Box::pin(work_one(app, trigger, deadline, false)).await;
+    let Some(peer) = conversation else { return outcome };
+    while let Some(first) = next_in_line(app, &peer, &next, deadline).await {
+        let is_mine = first.id == mine;
+        let (worked, then) = Box::pin(work_one(app, first, deadline, true)).await;
+        // Whatever became of it, others may wait behind it whom its end does not know of.
+        next = if then == Next::Nobody { Next::Line } else { then };
+        if is_mine {
+            outcome = worked;
+        }
     }
-    if app.config.standby {
-        return standby::hold(app, &trigger).await;
-    }
-    // What is not written down by then is found when the lease is over.
-    timeout_at(deadline.record_until(), claim_and_answer(app, &trigger, deadline)).await.unwrap_or_else(|_| {
-        let run = record::run_id(&trigger.id);
-        tracing::error!(run.id = %run, "the run is left: the store or a relay did not answer in the time there was");
-        Err(Error::Transient("the store or a relay did not answer in the time there was".to_owned()))
+    outcome
+}
+
+/// What is to be worked after a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Next {
+    /// It is not known to anybody here that others wait.
+    Nobody,
+    /// The line of its conversation.
+    Line,
+    /// This run, which nobody has and which it waits for.
+    Ahead(String),
+    /// Nothing now: it waits, and somebody else, or a later time, comes for it.
+    Left,
+}
+
+/// The trigger of the run whose turn it is, if there is one and time for it.
+async fn next_in_line(app: &App, peer: &PublicKey, next: &Next, deadline: Deadline) -> Option<Trigger> {
+    let has_time = deadline.left() >= MIN_TIME;
+    let found = match next {
+        Next::Nobody | Next::Left => return None,
+        Next::Ahead(run) if has_time => record::stored_trigger(app, run).await.map(Some),
+        Next::Ahead(_) | Next::Line => match line::waiting(app, peer).await {
+            Ok(waiting) if has_time => Ok(waiting.into_iter().next().map(|due| due.trigger)),
+            Ok(waiting) => {
+                pass_on(app, waiting).await;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        },
+    };
+    found.unwrap_or_else(|error| {
+        tracing::warn!(%error, "a run that waits in its conversation cannot be worked now");
+        None
     })
 }
 
-async fn claim_and_answer(app: &App, trigger: &Trigger, deadline: Deadline) -> Worked {
+/// Leaves to the queue, or to the next tick, what there is no time for.
+async fn pass_on(app: &App, waiting: Vec<Due>) {
+    for mut due in waiting {
+        let run = due.record.run_id.clone();
+        let passed = match &app.queue {
+            Some(queue) => enqueue_run(queue.as_ref(), run.clone()).await.map(drop),
+            None => due.postpone(app, app.clock.now().as_secs()).await,
+        };
+        if let Err(error) = passed {
+            tracing::info!(run.id = %run, %error, "a run that waits is not due at once");
+        }
+    }
+}
+
+/// One run, from the claim to the record. `is_its_turn`: whether it is known to stand first in the line, if in one. A panic
+/// is an error of this run alone.
+async fn work_one(app: &App, trigger: Trigger, deadline: Deadline, is_its_turn: bool) -> (Worked, Next) {
+    if !matches!(trigger.source, Source::Dm(_) | Source::Notice(_)) {
+        let reason = format!("runs of {} triggers are not built yet", trigger.source.name());
+        return (Ok(Outcome::Rejected { reason }), Next::Nobody);
+    }
+    if app.config.standby {
+        return (standby::hold(app, &trigger).await, Next::Left);
+    }
+    // What is not written down by then is found when the lease is over.
+    let worked = claim_and_answer(app, &trigger, deadline, is_its_turn);
+    timeout_at(deadline.record_until(), worked).await.unwrap_or_else(|_| {
+        let run = record::run_id(&trigger.id);
+        tracing::error!(run.id = %run, "the run is left: the store or a relay did not answer in the time there was");
+        let error = Error::Transient("the store or a relay did not answer in the time there was".to_owned());
+        (Err(error), Next::Left)
+    })
+}
+
+async fn claim_and_answer(
+    app: &App,
+    trigger: &Trigger,
+    deadline: Deadline,
+    is_its_turn: bool,
+) -> (Worked, Next) {
     let mut watch = Stopwatch::start();
     let lease_until_ms = app.lease_until_ms(deadline);
     let (claimed, stored) =
         tokio::join!(record::claim(app, trigger, lease_until_ms), load::stored(app, trigger));
-    let mut claim = match claimed? {
-        Claimed::Ours(claim) => claim,
-        Claimed::Finished(record) => return Ok(Outcome::of(record)),
-        Claimed::Busy(record) => return Ok(leave(app, record).await),
-        Claimed::Held(record) => return Ok(Outcome::Standby { run: record.run_id }),
+    let mut claim = match claimed {
+        Ok(Claimed::Ours(claim)) => claim,
+        Ok(Claimed::Finished(record)) => return (Ok(Outcome::of(record)), Next::Nobody),
+        Ok(Claimed::Busy(record)) => {
+            return (Ok(leave(app, &record, record.free_at_ms(), None).await), Next::Nobody);
+        }
+        Ok(Claimed::Held(record)) => return (Ok(Outcome::Standby { run: record.run_id }), Next::Left),
+        Ok(Claimed::Waits { record, behind }) => return wait(app, &record, behind).await,
+        Err(error) => return (Err(error), Next::Left),
     };
+    let run = claim.record.run_id.clone();
+    if !is_its_turn
+        && claim.took_floor()
+        && let Ok(stored) = &stored
+        && line::is_preceded(&claim.record, &stored.line)
+    {
+        let given = claim.give_way(app).await;
+        return (given.map(|()| Outcome::Busy { run, waits_for: None }), Next::Line);
+    }
     claim.record.note_step("claim", watch.lap_ms());
     // On the heap: what a run awaits nests deep, and all of it would lie in the futures of every door.
     let answer = Box::pin(async { answer(app, trigger, stored?, &mut claim, deadline, watch).await });
     let result = AssertUnwindSafe(answer).catch_unwind().await;
+    let others_wait = claim.others_wait();
+    let next = |otherwise| if others_wait { Next::Line } else { otherwise };
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
-        Ok(()) => Ok(Outcome::of(claim.record)),
-        Err(Error::TakenOver) => taken_over(app, claim).await,
+        Ok(()) => (Ok(Outcome::of(claim.record)), next(Next::Nobody)),
+        Err(Error::TakenOver) => (taken_over(app, claim).await, next(Next::Nobody)),
         Err(Error::Stopped) => {
-            let run = claim.record.run_id.clone();
             claim.put_off(app).await;
-            Ok(Outcome::Stopped { run })
+            (Ok(Outcome::Stopped { run }), next(Next::Left))
         }
-        Err(Error::OutOfTime { has_progress: true }) => suspend(app, claim).await,
-        Err(error) => give_back(app, claim, error).await,
+        Err(Error::OutOfTime { has_progress: true }) => (suspend(app, claim).await, next(Next::Left)),
+        Err(error) => (give_back(app, claim, error).await, next(Next::Left)),
     }
 }
 
-/// A run that another worker has, or that waits. Where there is a queue it comes again when it is free: the worker may be
-/// dead.
-async fn leave(app: &App, record: RunRecord) -> Outcome {
-    let free_at_ms = record.free_at_ms();
-    let run = record.run_id;
+/// A run that stands in the line behind another one: that one goes first.
+async fn wait(app: &App, record: &RunRecord, behind: RunRecord) -> (Worked, Next) {
+    let is_free = behind.free_at_ms() <= app.clock.now_ms() && !behind.held;
+    if is_free {
+        let outcome = Outcome::Busy { run: record.run_id.clone(), waits_for: Some(behind.run_id.clone()) };
+        return (Ok(outcome), Next::Ahead(behind.run_id));
+    }
+    (Ok(leave(app, record, behind.free_at_ms(), Some(behind.run_id)).await), Next::Left)
+}
+
+/// A run that another worker has, or that waits. Where there is a queue it comes again when it is free, which is
+/// `free_at_ms`: the worker may be dead.
+async fn leave(app: &App, record: &RunRecord, free_at_ms: u64, waits_for: Option<String>) -> Outcome {
+    let run = record.run_id.clone();
     let wait = Duration::from_millis(free_at_ms.saturating_sub(app.clock.now_ms()));
     if let Some(queue) = &app.queue
         && let Err(error) = queue.enqueue(&run, wait.min(LONGEST_DELAY)).await
     {
         tracing::warn!(run.id = %run, %error, "a run that is in other hands could not be queued");
     }
-    Outcome::Busy { run }
+    Outcome::Busy { run, waits_for }
 }
 
 /// A run that somebody else has by now, or that an admin cancelled.
@@ -124,7 +223,7 @@ async fn taken_over(app: &App, claim: Claim) -> Worked {
         tracing::warn!(run.id = %claim.record.run_id, %error, "what was done for a run that was lost is not noted");
         None
     });
-    Ok(cancelled.map_or_else(|| Outcome::Busy { run: claim.record.run_id }, Outcome::of))
+    Ok(cancelled.map_or_else(|| Outcome::Busy { run: claim.record.run_id, waits_for: None }, Outcome::of))
 }
 
 /// A run that goes on in another invocation: at once, in the queue where there is one, else with the next tick.

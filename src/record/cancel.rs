@@ -1,8 +1,7 @@
 //! Ending a run from outside. The one conditional write that ends it also takes it from whoever is at work: the worker's
 //! next write is refused, as if the run had been taken over, and nothing of it leaves any more.
 
-use super::due::{due_key, due_rows};
-use super::{RunRecord, Status, Unfinished, put_record, read_clear};
+use super::{RunRecord, Status, Unfinished, put_record, put_run, read_clear};
 use crate::app::App;
 use crate::error::Error;
 use crate::store::{Expect, Write, keys, write_or_leave};
@@ -23,9 +22,7 @@ pub(crate) fn cancel_writes(app: &App, run: &Unfinished) -> Result<Vec<Write>, E
         reason: Some(CANCELLED.to_owned()),
         ..found.clone()
     };
-    let mut writes = vec![put_record(&record, Expect::Version(run.version))?];
-    writes.extend(due_rows(&record, due_key(found))?);
-    Ok(writes)
+    put_run(&record, Expect::Version(run.version), Some(found), Expect::Anything)
 }
 
 /// What a worker did for a run that was cancelled under its hands goes into the record: it cost something all the same.

@@ -1,17 +1,25 @@
 //! Dead letters: runs that were given up, kept with the reason until somebody runs them again or they expire. Each has a
 //! row in a partition of its own, written together with its record.
 
-use super::due::due_rows;
 use super::index::records;
-use super::{RunRecord, Status, pointer, put_record, read_clear};
+use super::{RunRecord, Status, pointer, put_run, read_clear};
 use crate::app::App;
 use crate::error::Error;
-use crate::store::{Expect, Range, Write, keys};
+use crate::store::{Expect, Key, Range, Write, keys};
 
-/// The row of a run that is one.
-pub(super) fn dead_row(record: &RunRecord) -> Result<Option<Write>, Error> {
-    let key = || keys::dead(record.arrived_at.as_secs(), &record.run_id);
-    (record.status == Status::Dead).then(|| pointer(key(), record)).transpose()
+fn dead_key(record: &RunRecord) -> Option<Key> {
+    (record.status == Status::Dead).then(|| keys::dead(record.arrived_at.as_secs(), &record.run_id))
+}
+
+/// The row of a run that is one, or that was one `before`.
+pub(super) fn dead_rows(record: &RunRecord, before: Option<&RunRecord>) -> Result<Vec<Write>, Error> {
+    let (before, now) = (before.and_then(dead_key), dead_key(record));
+    if before == now {
+        return Ok(Vec::new());
+    }
+    let gone = before.map(|key| Write::delete(key, Expect::Anything));
+    let here = now.map(|key| pointer(key, record)).transpose()?;
+    Ok(gone.into_iter().chain(here).collect())
 }
 
 /// The newest dead letters, the last first.
@@ -47,6 +55,7 @@ pub async fn retry(app: &App, run_id: &str) -> Result<RunRecord, Error> {
         put_off: found.attempt.saturating_sub(found.waits),
         continuations: 0,
         outage: None,
+        floor: false,
         lease_until_ms: 0,
         not_before: 0,
         due_at: Some(app.clock.now().as_secs()),
@@ -57,9 +66,7 @@ pub async fn retry(app: &App, run_id: &str) -> Result<RunRecord, Error> {
         ..found.clone()
     };
     let reply = Range { prefix: keys::REPLY_PREFIX.to_owned(), ..Range::whole(keys::run_partition(run_id)) };
-    let mut writes = vec![put_record(&record, Expect::Version(row.version))?];
-    writes.extend(due_rows(&record, None)?);
-    writes.push(Write::delete(keys::dead(found.arrived_at.as_secs(), run_id), Expect::Anything));
+    let mut writes = put_run(&record, Expect::Version(row.version), Some(&found), Expect::Anything)?;
     let reply = app.store.list(&reply).await?;
     writes.extend(reply.into_iter().map(|row| Write::delete(row.key, Expect::Anything)));
     app.store.write(&writes).await?;

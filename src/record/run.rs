@@ -1,6 +1,6 @@
 //! A run's record: what the store, and whoever looks at it later, know of a run.
 
-use nostr::prelude::{EventId, Timestamp};
+use nostr::prelude::{EventId, PublicKey, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{Delivery, FORMAT, run_id};
@@ -66,6 +66,15 @@ pub struct RunRecord {
     /// The name of the command that it is, where it is one: see [`crate::commands`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// Whose conversation it is a run of, where those have one writer at a time: see the module `line`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<PublicKey>,
+    /// When its message says it was written, Unix seconds: its place in the line of that conversation.
+    #[serde(default = "Timestamp::min")]
+    pub written_at: Timestamp,
+    /// Whether the floor of that conversation was given to it. It has it until its reply is saved or it is over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub floor: bool,
     /// When the trigger was first seen, Unix seconds.
     pub arrived_at: Timestamp,
     /// When the record was last written, Unix milliseconds.
@@ -190,6 +199,8 @@ impl RunRecord {
             status: Status::Running,
             tainted: trigger.tainted,
             held: app.config.standby,
+            // What an admin orders waits for nobody.
+            conversation: trigger.conversation().filter(|_| command.is_none()),
             command,
             ..record
         })
@@ -282,6 +293,9 @@ impl RunRecord {
             counted: false,
             held: false,
             command: None,
+            conversation: None,
+            written_at: created_at,
+            floor: false,
             arrived_at,
             updated_at_ms: app.clock.now_ms(),
             expires_at: app.claim_expiry(created_at),

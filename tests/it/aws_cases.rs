@@ -61,7 +61,8 @@ async fn b045_twelve_messages_of_one_second_worked_by_twelve_processes_are_all_i
     });
     for answer in join_all(tasks).await {
         let answer = answer.unwrap();
-        assert_eq!(outcomes(&answer), ["replied"], "{answer}");
+        // Whoever comes while another message is answered leaves its own to that worker.
+        assert!(matches!(outcomes(&answer)[..], ["replied" | "busy"]), "{answer}");
     }
     let mut history = agent.history(admin().public_key()).await;
     history.sort();
@@ -184,8 +185,10 @@ async fn b047_of_a_long_conversation_a_run_reads_the_newest_rows_alone(on: On) {
     let answer = deliver_to(&app, &agent.relay_url, &[nip17(&admin(), "two")]).await.unwrap();
     assert_eq!(outcomes(&answer), ["replied"], "{answer}");
     // The state as ever, sixty messages, and as many rows as may stand beside them: a new begin, the read mark, that of an
-    // outage and what a guest published.
-    assert_eq!((counter.take().rows_read, agent.model.calls()), (STATE_ROWS + 66, 2));
+    // outage and what a guest published. The claim beside it may show that the run has the floor.
+    let rows_read = counter.take().rows_read - STATE_ROWS;
+    assert!((66..=67).contains(&rows_read), "{rows_read}");
+    assert_eq!(agent.model.calls(), 2);
     assert_eq!(agent.history(admin().public_key()).await.len(), rows + 4);
 }
 

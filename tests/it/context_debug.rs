@@ -328,8 +328,20 @@ async fn no_secret_that_the_agent_was_told_stands_in_a_snapshot() {
 async fn two_processes_at_once_write_whole_snapshots_and_lose_none() {
     let agent = TestAgent::with_script(tell_the_time).await;
     let dir = TempDir::new().unwrap();
-    let apps = ["one", "two"].map(|text| (with_files(&agent, "full", dir.path()), text));
-    let both = apps.iter().map(|(app, text)| say(app, &agent, text));
+    // Two conversations: of one the runs come one after another.
+    let speakers = [(secret(2), "one"), (secret(4), "two")];
+    let admins = speakers.each_ref().map(|(keys, _)| keys.public_key().to_hex()).join(",");
+    let both = speakers.map(async |(author, text)| {
+        let dir = dir.path().to_str().unwrap();
+        let vars = [
+            ("DIDACTYL_CONTEXT_DEBUG", "full"),
+            ("DIDACTYL_CONTEXT_DIR", dir),
+            ("DIDACTYL_ADMIN", admins.as_str()),
+        ];
+        let app = with_vars(&agent, &vars);
+        let answer = deliver_to(&app, &agent.relay_url, &[nip17(&author, text)]).await.unwrap();
+        assert_eq!(outcomes(&answer), ["replied"], "{answer}");
+    });
     futures_util::future::join_all(both).await;
     let mut names: Vec<String> = std::fs::read_dir(dir.path().join("context.logs"))
         .unwrap()

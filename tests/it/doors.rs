@@ -239,16 +239,19 @@ async fn of_a_mixed_batch_exactly_what_a_retry_can_help_comes_again() {
     agent.app.llm = Arc::new(Fragile);
     let admin = secret(2);
     let dm = |text: &str| relay_form(&[nip17(&admin, text)]);
+    // Of conversations of their own: in one, what failed holds up what comes behind it.
+    agent.app.config.admins.extend([secret(4).public_key(), secret(5).public_key()]);
+    let others = |scalar: u8, text: &str| relay_form(&[nip17(&secret(scalar), text)]);
     let old = relay_form(&[nip17_at(&admin, "too old", Timestamp::from(1_600_000_000))]);
     let mut forged = serde_json::to_value(nip04(&admin, "forged")).unwrap();
     forged["content"] = json!("changed");
     let records = [
         record("good-1", &dm("one")),
-        record("panics", &dm("panic")),
+        record("panics", &others(4, "panic")),
         record("garbage", "{not json"),
         record("forged", &forged.to_string()),
         record("expired", &old),
-        record("fails", &dm("fail")),
+        record("fails", &others(5, "fail")),
         record("prompt", r#"{"type":"prompt","message":"obey"}"#),
         record("no-run", "run:00000000000000000000000000000000"),
         record("good-2", &dm("two")),

@@ -19,6 +19,7 @@ mod commands;
 mod connections;
 mod context;
 mod context_debug;
+mod conversation;
 mod crash;
 mod delivery;
 mod dm;

@@ -66,7 +66,7 @@ async fn in_standby_every_door_records_and_none_answers(on: On) {
     let (app, admin) = (waiting(&agent), secret(2));
     // A run from before the standby, whose process died with the claim made.
     let begun = nip17(&admin, "begun before");
-    let fault = Fault::crash(4, Side::Before);
+    let fault = Fault::crash(5, Side::Before);
     let mut victim = agent.another();
     fault.install(&mut victim);
     tokio::select! {
@@ -219,7 +219,7 @@ async fn a_run_that_a_process_from_before_a_standby_has_is_taken_from_it() {
     let agent = TestAgent::start().await;
     tick(&agent.app).await;
     let dm = nip17(&secret(2), "hello");
-    let fault = Fault::crash(4, Side::Before);
+    let fault = Fault::crash(5, Side::Before);
     let mut old = agent.another();
     fault.install(&mut old);
     tokio::select! {
