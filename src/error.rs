@@ -31,6 +31,9 @@ pub enum Error {
     /// A row of a newer format: it is left to newer binaries. The text is for the log.
     #[error("{0}")]
     Newer(String),
+    /// An admin stopped the agent: the run goes on when that is over.
+    #[error("the agent is stopped")]
+    Stopped,
     /// Another process owns the run: it was taken over while we were at work. What we did is discarded.
     #[error("the run was taken over by another process")]
     TakenOver,

@@ -158,7 +158,7 @@ impl Default for Counter {
 pub(crate) async fn admit(
     app: &App,
     trigger: &Trigger,
-    stored: Stored,
+    mut stored: Stored,
     claim: &mut Claim,
     until: Instant,
 ) -> Result<Option<(Trigger, Loaded)>, Error> {
@@ -166,8 +166,13 @@ pub(crate) async fn admit(
         return Ok(Some((trigger.clone(), load::refresh(app, trigger, stored, until).await?)));
     };
     if let Some(heed) = refused_at_once(app, trigger, &stored, claim) {
-        put_down(app, trigger, heed, Vec::new(), claim).await?;
-        return Ok(None);
+        let written_at = trigger.created_at().min(trigger.arrived_at);
+        if !heed.refusal.is_some_and(Refusal::is_by_absence) || !stored.is_older_than(written_at) {
+            put_down(app, trigger, heed, Vec::new(), claim).await?;
+            return Ok(None);
+        }
+        // Whom an admin has just followed is not refused for good by a list from before that.
+        stored.outdate();
     }
     let mut counters = stored.counters.clone();
     let mut loaded = match load::refresh(app, trigger, stored, until).await {

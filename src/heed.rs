@@ -89,6 +89,12 @@ impl Refusal {
         self == Self::Bot || self.is_limit()
     }
 
+    /// Whether it rests on what no list says: the next version may say it.
+    #[must_use]
+    pub fn is_by_absence(self) -> bool {
+        matches!(self, Self::Tier(_) | Self::NoSkill)
+    }
+
     /// Whether the sender would be answered at another time: that holds for guests of every tier.
     #[must_use]
     pub fn is_limit(self) -> bool {

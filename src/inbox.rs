@@ -1,9 +1,9 @@
 //! From an event as it came to what is to be done with it.
 //!
-//! The order of the checks is that of design §1, cheapest first: size and shape; kind; for DMs the receiver; age; id
-//! and signature; decryption; and then who sent it. Nothing here does I/O: where
-//! guests may be answered, [`crate::guests`] decides about them later. Whatever fails is a [`Rejection`] with its
-//! reason, and stops no other event.
+//! The order of the checks is that of design §1, cheapest first: size and shape; kind; for DMs the receiver; age, where it
+//! is certain that what is too old is worth nothing; id and signature; decryption; and then who sent it. Nothing here does
+//! I/O: where guests may be answered, [`crate::guests`] decides about them later. Whatever fails is a [`Rejection`] with
+//! its reason, and stops no other event.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub enum Inbound {
     Work(Box<Trigger>),
     /// The agent wrote it: it belongs into the conversation and is never work.
     Own(Opened),
-    /// Too old to be work: it belongs into the conversation. Only a sweep looks for such.
+    /// An admin's, too old to be work: it belongs into the conversation.
     Past(Opened),
 }
 
@@ -104,8 +104,10 @@ pub fn read(app: &App, json: &str, relay: Option<&RelayUrl>) -> Result<Inbound, 
     }
     // Who is heeded is configuration: the same message may be heeded tomorrow.
     let tier = heeded(app, &opened.author)?;
-    check_age(app, opened.created_at, now, Duration::ZERO)?;
-    Ok(Inbound::Work(Box::new(trigger(app, opened, tier, relay, now))))
+    if opened.created_at > now + MAX_AHEAD {
+        return Err(Rejection::TooEarly.into());
+    }
+    Ok(in_time(app, opened, tier, relay, now)?)
 }
 
 /// What a sweep makes of an event.
@@ -117,8 +119,8 @@ pub struct Swept {
     pub verdict: Result<Inbound, Rejection>,
 }
 
-/// Reads an event that a sweep found. Where a message that is pushed must be young, the sweep's window has seen to that: an
-/// older one is history, and one that was wrapped ahead of its date is work that waits for its time.
+/// Reads an event that a sweep found. Where a message is pushed whose time has not come, whoever pushed it is told to come
+/// again; here it is work that waits for its time.
 pub fn sweep(app: &App, event: &Event, relay: Option<&RelayUrl>) -> Swept {
     let now = app.clock.now();
     if let Err(reason) = check_swept(app, event, now) {
@@ -149,13 +151,25 @@ fn open_swept(
         return Ok(Inbound::Own(opened));
     }
     let tier = heeded(app, &opened.author)?;
-    match check_age(app, opened.created_at, now, Duration::ZERO) {
-        // What is kept for an admin, guests could fill the store with.
-        Err(reason) if tier < Tier::Admin => return Err(reason),
-        Err(Rejection::TooOld) => return Ok(Inbound::Past(opened)),
-        _ => {}
+    if tier < Tier::Admin && opened.created_at > now + MAX_AHEAD {
+        return Err(Rejection::TooEarly);
     }
-    Ok(Inbound::Work(Box::new(trigger(app, opened, tier, relay, now))))
+    in_time(app, opened, tier, relay, now)
+}
+
+/// A message of a sender who is heeded: work, or history if it is too old. What is kept for an admin, guests could fill the
+/// store with.
+fn in_time(
+    app: &App,
+    opened: Opened,
+    tier: Tier,
+    relay: Option<&RelayUrl>,
+    now: Timestamp,
+) -> Result<Inbound, Rejection> {
+    if !is_too_old(app, opened.created_at, now) {
+        return Ok(Inbound::Work(Box::new(trigger(app, opened, tier, relay, now))));
+    }
+    if tier < Tier::Admin { Err(Rejection::TooOld) } else { Ok(Inbound::Past(opened)) }
 }
 
 fn parse(json: &str) -> Result<Event, Rejection> {
@@ -182,10 +196,19 @@ impl Spelling<'_> {
     }
 }
 
-/// What can be told without a signature: kind, receiver, age.
+/// What can be told without a signature: kind, receiver, age. Of a wrap only its inside tells who wrote it, and when: an
+/// old one is opened like a new one, which anybody can send as well.
 fn check_envelope(app: &App, event: &Event, now: Timestamp) -> Result<(), Rejection> {
     check_kind_and_keys(app, event)?;
-    check_age(app, event.created_at, now, slack(event.kind))
+    if event.created_at > latest(event.kind, now) {
+        return Err(Rejection::TooEarly);
+    }
+    let is_kept = |author| author == app.agent() || app.config.admins.contains(&author);
+    let tells_author = event.kind != kinds::GIFT_WRAP;
+    if tells_author && !is_kept(event.pubkey) && is_too_old(app, event.created_at, now) {
+        return Err(Rejection::TooOld);
+    }
+    Ok(())
 }
 
 /// The latest date of an event of this kind whose time has come.
@@ -210,16 +233,9 @@ fn check_kind_and_keys(app: &App, event: &Event) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn check_age(app: &App, created_at: Timestamp, now: Timestamp, slack: Duration) -> Result<(), Rejection> {
-    if created_at > now + MAX_AHEAD.saturating_add(slack) {
-        return Err(Rejection::TooEarly);
-    }
-    match app.config.max_age {
-        Some(max_age) if now - created_at > Timestamp::from(max_age.saturating_add(slack).as_secs()) => {
-            Err(Rejection::TooOld)
-        }
-        _ => Ok(()),
-    }
+/// Whether a message of this time is older than `DIDACTYL_MAX_AGE`.
+fn is_too_old(app: &App, created_at: Timestamp, now: Timestamp) -> bool {
+    app.config.max_age.is_some_and(|max_age| now - created_at > Timestamp::from(max_age.as_secs()))
 }
 
 /// The sender's tier as far as it is told without the agent's state: a guest counts as a stranger until that is known

@@ -49,9 +49,8 @@ impl Letter {
             return Self::answer_to(dm);
         }
         let admin = trigger.admin;
-        let last = loaded.history.iter().rev().find(|message| !message.from_agent);
-        let protocol = match last {
-            Some(message) => message.protocol,
+        let protocol = match loaded.last_heard {
+            Some(protocol) => protocol,
             None if loaded.state.inbox_relays(admin).is_empty() => Protocol::Nip04,
             None => Protocol::Nip17,
         };
@@ -69,7 +68,7 @@ impl Letter {
 mod tests {
     use super::*;
     use crate::dm;
-    use crate::history::StoredMessage;
+    use crate::history::{self, StoredMessage};
     use crate::kinds;
     use crate::skill::tests::{keys, signed};
     use crate::state::AgentState;
@@ -80,16 +79,21 @@ mod tests {
         let list = has_inbox.then(|| signed(2, kinds::INBOX_RELAYS, &[&["relay", "wss://dm.test"]], ""));
         let admins = [keys(2).public_key()];
         let history = (1..).zip(messages).map(|(n, (from_agent, protocol))| StoredMessage {
+            of_run: false,
             id: EventId::from_byte_array([n; 32]),
             from_agent: *from_agent,
             protocol: *protocol,
             created_at: Timestamp::from(NOW),
             arrived_at: Timestamp::from(NOW),
             text: String::new(),
+            aside: false,
         });
+        let history: Vec<StoredMessage> = history.collect();
         Loaded {
             state: AgentState::build(&keys(1), &admins, None, list, Timestamp::from(NOW)),
-            history: history.collect(),
+            last_heard: history::last_heard(&history),
+            history,
+            asked: false,
             lists: crate::heed::Lists::default(),
             unsaved: Vec::new(),
         }

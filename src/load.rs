@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::commands::{Begin, Flags};
 use crate::dm;
 use crate::error::Error;
 use crate::events::supersedes;
@@ -26,7 +27,7 @@ use crate::record::{FORMAT, read_clear, to_json};
 use crate::relay::{Fetched, Target};
 use crate::state::AgentState;
 use crate::store::{Change, Expect, Key, Range, Row, StoreError, Write, keys};
-use crate::trigger::Trigger;
+use crate::trigger::{Protocol, Trigger};
 
 /// How long what the relays told about the agent counts as fresh: a tick each minute keeps it so, also where one comes
 /// late.
@@ -41,14 +42,16 @@ const MAX_MESSAGES: usize = 60;
 /// The most notes of an admin that are kept.
 const MAX_NOTES: usize = 20;
 
-/// The rows of a conversation that are no messages: the read mark, that of an outage, and what a guest published of itself.
-const BESIDE_MESSAGES: usize = 2 + PERSON.len();
+/// The rows of a conversation that are no messages: where it began anew, the read mark, that of an outage, and what a guest
+/// published of itself.
+const BESIDE_MESSAGES: usize = 3 + PERSON.len();
 
 /// What the agent wants to know of whoever it talks to.
 const PERSON: [Kind; 3] = [kinds::PROFILE, kinds::RELAY_LIST, kinds::INBOX_RELAYS];
 
-/// How long what a guest published of itself counts as fresh: nobody keeps it so but its own messages.
-const GUEST_FRESH: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long what a guest published of itself, its relay lists among it, counts as fresh: nobody keeps it so but its own
+/// messages.
+const GUEST_FRESH: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// A longer note, as JSON, is not kept: all of an admin's lie in one row.
 const MAX_NOTE_BYTES: usize = 8_000;
@@ -66,6 +69,12 @@ pub struct Stored {
     history_read: Option<HistoryMark>,
     /// The outage that the conversation waits for to end.
     pub(crate) outage: Option<Mark>,
+    /// Whether the relays are to be asked for the state though it is fresh.
+    is_outdated: bool,
+    /// Where an admin began the conversation anew.
+    begin: Option<Timestamp>,
+    /// What an admin ordered for all runs.
+    pub(crate) flags: Flags,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -75,8 +84,12 @@ pub struct Stored {
 pub struct Loaded {
     /// The agent, its skills and its people.
     pub state: AgentState,
-    /// The conversation without the triggering message, oldest first.
+    /// The conversation as the model may see it, without the triggering message, oldest first.
     pub history: Vec<StoredMessage>,
+    /// How the peer wrote last.
+    pub last_heard: Option<Protocol>,
+    /// Whether relays were asked, which takes its time.
+    pub asked: bool,
     /// What is known of who is answered.
     pub lists: Lists,
     /// What the relays told and the store does not have yet, for [`keep`].
@@ -159,6 +172,8 @@ impl Stored {
     fn add_state(&mut self, row: &Row) {
         if row.key == keys::state_read() {
             self.read = read_clear(row).ok();
+        } else if row.key == keys::flags() {
+            self.flags = Flags::of(Some(row));
         } else if row.key.sort.starts_with(keys::NOTES_PREFIX) {
             self.events.extend(read_clear::<Vec<Event>>(row).unwrap_or_default());
         } else {
@@ -180,6 +195,10 @@ impl Stored {
             self.add_event(row);
             return;
         }
+        if row.key.sort == keys::BEGIN_SORT {
+            self.begin = read_clear::<Begin>(row).ok().map(|begin| begin.at);
+            return;
+        }
         if row.key.sort.starts_with('~') {
             match row.key.sort.as_str() {
                 keys::OUTAGE_SORT => self.outage = read_clear(row).ok(),
@@ -196,7 +215,22 @@ impl Stored {
     /// Whether the relays are to be asked for the state.
     pub(crate) fn is_stale(&self, app: &App, now: Timestamp) -> bool {
         let needs_guests = app.config.senders.include_guests();
-        self.read.as_ref().is_none_or(|mark| mark.read_at + FRESH < now || (needs_guests && !mark.guests))
+        self.is_outdated
+            || self.read.as_ref().is_none_or(|mark| {
+                mark.read_at + FRESH < now
+                    || (needs_guests && !mark.guests)
+                    || self.flags.asks_to_refresh(mark.read_at)
+            })
+    }
+
+    /// Whether the relays were last asked for the state before `at`.
+    pub(crate) fn is_older_than(&self, at: Timestamp) -> bool {
+        self.read.as_ref().is_none_or(|mark| mark.read_at < at)
+    }
+
+    /// From here on it counts as stale.
+    pub(crate) fn outdate(&mut self) {
+        self.is_outdated = true;
     }
 
     /// Whether the relays were ever asked for what a run on this trigger needs.
@@ -227,7 +261,7 @@ impl Stored {
         };
         let mark = StateMark { format: FORMAT, read_at: now, guests, told };
         let write = Write::put(keys::state_read(), Expect::Anything, to_json(&mark)?, None);
-        self.read = Some(mark);
+        (self.read, self.is_outdated) = (Some(mark), false);
         Ok(write)
     }
 
@@ -265,8 +299,11 @@ impl Stored {
 
     fn with_state(self, state: AgentState, trigger: &Trigger) -> Loaded {
         let lists = self.lists(&state);
-        let history = history::in_order(self.messages, trigger);
-        Loaded { state, history, lists, unsaved: Vec::new() }
+        let messages = history::in_order(self.messages, trigger);
+        let last_heard = history::last_heard(&messages);
+        let is_admins = trigger.peer().is_some_and(|peer| state.admins.contains(&peer));
+        let history = history::visible(messages, is_admins, self.begin);
+        Loaded { state, history, last_heard, asked: false, lists, unsaved: Vec::new() }
     }
 }
 
@@ -333,7 +370,24 @@ pub async fn refresh(
         writes.push(stored.note_read(app, now, complete)?);
     }
     writes.extend(new_versions(&state, &stored.versions, guest)?);
-    Ok(Loaded { unsaved: writes, ..stored.with_state(state, trigger) })
+    Ok(Loaded { unsaved: writes, asked: true, ..stored.with_state(state, trigger) })
+}
+
+/// Asks the relays where `peer` reads, however fresh what is known of that is: its relays took no message. What they tell is
+/// added and kept.
+pub(crate) async fn reread_relay_lists(
+    app: &App,
+    trigger: &Trigger,
+    peer: PublicKey,
+    stored: &mut Stored,
+    until: Instant,
+) -> Result<(), Error> {
+    let filter = Filter::new().author(peer).kinds([kinds::RELAY_LIST, kinds::INBOX_RELAYS]);
+    let fetched = fetch(app, &read_targets(app, &stored.state(app)), &[filter], until).await;
+    stored.events.extend(fetched.events);
+    let writes = new_versions(&stored.state(app), &stored.versions, guests::guest(app, trigger))?;
+    keep(app, writes).await;
+    Ok(())
 }
 
 async fn fetch(app: &App, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {

@@ -31,6 +31,11 @@ pub enum Outcome {
         /// The run.
         run: String,
     },
+    /// It is stored. It is worked when an admin lets the agent go on.
+    Stopped {
+        /// The run.
+        run: String,
+    },
     /// The agent's own message: kept in the conversation.
     Recorded,
     /// It starts nothing, and never will.
@@ -38,7 +43,7 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
-    /// It is stored, and the queue brings it to a later invocation.
+    /// It is stored, and the queue or a tick brings it to a later invocation.
     Queued {
         /// The run.
         run: String,
@@ -66,7 +71,12 @@ impl Outcome {
     #[must_use]
     pub fn of(record: RunRecord) -> Self {
         match record.status {
-            Status::Dropped => Self::Rejected { reason: record.reason.unwrap_or_default() },
+            Status::Dropped | Status::Undelivered => {
+                Self::Rejected { reason: record.reason.unwrap_or_default() }
+            }
+            Status::Dead if record.reply_ids.is_empty() => {
+                Self::Rejected { reason: record.reason.unwrap_or_default() }
+            }
             _ => Self::Replied { run: record.run_id, reply: record.reply_ids, failure: record.reason },
         }
     }
@@ -86,6 +96,7 @@ pub fn is_left(worked: &Worked) -> bool {
         Ok(Outcome::Queued { .. }
             | Outcome::Busy { .. }
             | Outcome::Standby { .. }
+            | Outcome::Stopped { .. }
             | Outcome::Suspended { .. })
             | Err(Error::GivenBack(_))
     )

@@ -1,18 +1,21 @@
 //! The reply's way out: cut into parts, signed once, and sent to where the recipient reads (design §7).
 //!
 //! What is sent here was saved before (see [`crate::record::Claim::save_reply`]); a later attempt sends the very same
-//! events again.
+//! events again, to the relays that may yet take them. What is left once a reply has arrived is [`crate::outbox`]'s.
 
 mod split;
 
-use nostr::prelude::{RelayUrl, Timestamp};
+use std::time::Duration;
+
+use nostr::prelude::{EventId, RelayUrl, Timestamp};
 
 use crate::app::App;
 use crate::dm::{self, ReplyPart, WriteError};
 use crate::letter::Letter;
 use crate::load;
 use crate::record::Delivery;
-use crate::relay::{Outgoing, PublishReport, Target, Trust, address};
+use crate::record::delivery::{self, Sending};
+use crate::relay::{Outgoing, Target, Trust, address};
 use crate::state::AgentState;
 use crate::trigger::Protocol;
 
@@ -121,49 +124,89 @@ pub(crate) fn distinct(targets: impl Iterator<Item = Target>) -> Vec<Target> {
     seen
 }
 
-/// What became of a reply.
-#[derive(Debug)]
-pub struct Sent {
-    /// What each relay said to each event.
-    pub deliveries: Vec<Delivery>,
-    /// Whether every part lies where the recipient reads.
-    pub arrived: bool,
-}
-
-/// Sends all parts, the copies to ourselves among them, to all relays at once.
-pub async fn send(app: &App, route: &Route, parts: &[ReplyPart], until: tokio::time::Instant) -> Sent {
-    let to_peer =
-        parts.iter().map(|part| Outgoing { event: part.to_peer.clone(), targets: route.to_peer.clone() });
-    let to_self = parts
-        .iter()
-        .filter_map(|part| part.to_self.clone())
-        .map(|event| Outgoing { event, targets: route.to_self.clone() });
-    let outgoing: Vec<Outgoing> = to_peer.chain(to_self).collect();
+/// Sends all parts, the copies to ourselves among them, to all relays at once that may yet take them, and notes what each
+/// said; what relays said that are no longer on the route is forgotten. Whether every part lies where the recipient reads, now or since an earlier attempt.
+pub async fn send(
+    app: &App,
+    route: &Route,
+    parts: &[ReplyPart],
+    deliveries: &mut Vec<Delivery>,
+    until: tokio::time::Instant,
+) -> bool {
+    // A list that changes with every try must not grow the record.
+    let relays: Vec<RelayUrl> = route.all().into_iter().map(|target| target.url).collect();
+    deliveries.retain(|known| {
+        part_of(parts, known.event).is_none() || relays.iter().any(|url| url.as_str() == known.relay)
+    });
+    let to_peer = parts.iter().map(|part| Outgoing {
+        event: part.to_peer.clone(),
+        targets: to_peer(route, part.to_peer.id, deliveries),
+    });
+    let copies = parts.iter().filter_map(|part| part.to_self.as_ref()).map(|event| Outgoing {
+        event: event.clone(),
+        targets: delivery::open(deliveries, event.id, &route.to_self),
+    });
+    let outgoing: Vec<Outgoing> = to_peer.chain(copies).collect();
     let reports = app.relays.publish(&outgoing, until).await;
 
-    let arrived = !parts.is_empty()
-        && reports.len() >= parts.len()
-        && reports.iter().take(parts.len()).all(|reports| has_arrived(route, reports));
-    let deliveries = outgoing
-        .iter()
-        .zip(&reports)
-        .flat_map(|(sent, reports)| reports.iter().map(|report| delivery(sent, report)))
-        .collect();
-    Sent { deliveries, arrived }
-}
-
-fn has_arrived(route: &Route, reports: &[PublishReport]) -> bool {
-    reports
-        .iter()
-        .any(|report| report.outcome.is_ok() && (route.inbox.is_empty() || route.inbox.contains(&report.url)))
-}
-
-fn delivery(sent: &Outgoing, report: &PublishReport) -> Delivery {
-    Delivery {
-        event: sent.event.id,
-        relay: report.url.to_string(),
-        refused: report.outcome.as_ref().err().map(ToString::to_string),
+    let now = app.clock.now();
+    for (sent, reports) in outgoing.iter().zip(&reports) {
+        let event = sent.event.id;
+        let Some(part) = part_of(parts, event) else { continue };
+        let sending = Sending { event, written_at: part.created_at };
+        let is_copy = part.to_peer.id != event;
+        delivery::note(deliveries, sending, reports, now, |deliveries| match is_copy {
+            true => delivery::is_anywhere(deliveries, event),
+            false => has_arrived(route, event, deliveries),
+        });
     }
+    !parts.is_empty() && parts.iter().all(|part| has_arrived(route, part.to_peer.id, deliveries))
+}
+
+/// The part that an event is, or whose copy it is.
+fn part_of(parts: &[ReplyPart], event: EventId) -> Option<&ReplyPart> {
+    let is_its = |part: &&ReplyPart| {
+        part.to_peer.id == event || part.to_self.as_ref().is_some_and(|copy| copy.id == event)
+    };
+    parts.iter().find(is_its)
+}
+
+/// Whether any part was sent before, as far as is known.
+pub(crate) fn was_sent(parts: &[ReplyPart], deliveries: &[Delivery]) -> bool {
+    deliveries.iter().any(|delivery| parts.iter().any(|part| part.to_peer.id == delivery.event))
+}
+
+/// How long a reply waits that has not arrived, until it is sent again.
+pub(crate) fn delay(deliveries: &[Delivery]) -> Duration {
+    delivery::delay(deliveries.iter().map(|delivery| delivery.tries).max().unwrap_or_default())
+}
+
+/// Whether a reply that has not arrived is sent no more.
+pub(crate) fn is_given_up(parts: &[ReplyPart], now: Timestamp) -> bool {
+    parts.iter().all(|part| delivery::is_too_old(part.created_at, now))
+}
+
+/// Whether one of the relays took it that the recipient reads; where none is known, any.
+fn has_arrived(route: &Route, event: EventId, deliveries: &[Delivery]) -> bool {
+    deliveries
+        .iter()
+        .filter(|delivery| delivery.event == event && delivery.is_accepted())
+        .any(|delivery| counts(route, &delivery.relay))
+}
+
+/// Whether a message has arrived that this relay took.
+fn counts(route: &Route, relay: &str) -> bool {
+    route.inbox.is_empty() || route.inbox.iter().any(|inbox| inbox.as_str() == relay)
+}
+
+/// Where a part is sent now: to the relays that may yet take it. Where it has not arrived and all that count refused it for
+/// good, they are asked again: nothing else is left to try, and whoever blocks a key today may admit it tomorrow.
+fn to_peer(route: &Route, event: EventId, deliveries: &[Delivery]) -> Vec<Target> {
+    let open = delivery::open(deliveries, event, &route.to_peer);
+    if has_arrived(route, event, deliveries) || open.iter().any(|target| counts(route, target.url.as_str())) {
+        return open;
+    }
+    delivery::lacking(deliveries, event, &route.to_peer)
 }
 
 /// The text in as many messages as it needs; of too many the last says that there would be more.

@@ -4,19 +4,29 @@
 //! conditional write on the record's version: a worker whose lease ran out finds its next write refused
 //! ([`Error::TakenOver`]). See `docs/ARCHITECTURE.md`, "What makes a DM answered once".
 
+mod cancel;
 mod claim;
+mod dead;
+pub(crate) mod delivery;
 mod due;
+mod index;
+pub(crate) mod outbox;
 mod run;
 
 use nostr::prelude::{EventId, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::cancel::{cancel_writes, note_work};
 pub use self::claim::{Claim, Claimed, claim};
+pub use self::dead::{dead, retry};
+pub use self::delivery::Delivery;
 use self::due::due_rows;
 pub use self::due::{Due, due, first_due, held};
 pub(crate) use self::due::{MAX_DUE, due_after, due_if_not_begun};
-pub use self::run::{Attempt, Delivery, Outage, RunRecord, Status};
+pub(crate) use self::index::Unfinished;
+pub use self::index::{Named, named, recent, unfinished};
+pub use self::run::{Attempt, Outage, RunRecord, Status};
 use crate::app::App;
 use crate::dm::ReplyPart;
 use crate::error::Error;
@@ -74,9 +84,12 @@ fn storing(app: &App, trigger: &Trigger, due_at: u64) -> Result<(RunRecord, Vec<
     Ok((record, writes))
 }
 
-/// The trigger and its message in the conversation.
+/// The trigger, its message in the conversation, and the run among all runs.
 fn trigger_rows(app: &App, trigger: &Trigger, record: &RunRecord) -> Result<Vec<Write>, Error> {
-    let mut writes = vec![app.put_sealed(keys::trigger(&record.run_id), trigger, record.expires_at)?];
+    let mut writes = vec![
+        app.put_sealed(keys::trigger(&record.run_id), trigger, record.expires_at)?,
+        pointer(keys::run(record.arrived_at.as_secs(), &record.run_id), record)?,
+    ];
     writes.extend(history::incoming(trigger).map(|(peer, message)| message.write(app, &peer)).transpose()?);
     Ok(writes)
 }
@@ -166,6 +179,17 @@ pub async fn stored_trigger(app: &App, run_id: &str) -> Result<Trigger, Error> {
 
 fn put_record(record: &RunRecord, expect: Expect) -> Result<Write, Error> {
     Ok(Write::put(keys::record(&record.run_id), expect, to_json(record)?, record.expires_at))
+}
+
+/// A row that points to a run, and goes when its record does.
+fn pointer(key: Key, record: &RunRecord) -> Result<Write, Error> {
+    Ok(Write::put(key, Expect::Anything, to_json(&Pointer { format: FORMAT })?, record.expires_at))
+}
+
+/// What such a row holds: its key says the rest.
+#[derive(Serialize)]
+struct Pointer {
+    format: u32,
 }
 
 /// A value as the bytes of its row.

@@ -33,10 +33,11 @@ pub(crate) async fn hold(app: &App, trigger: &Trigger) -> Worked {
     Ok(if record.status.is_final() { Outcome::of(record) } else { Outcome::Standby { run: record.run_id } })
 }
 
-/// In standby: runs that were begun before it are held as well.
+/// In standby, and with the first sweep after it: runs that were begun before are held as well. Whoever is still at one of them
+/// finds it taken.
 pub(crate) async fn hold_due(app: &App, due: Vec<Due>) {
     for mut due in due {
-        let record = RunRecord { held: true, ..due.record.clone() };
+        let record = RunRecord { held: true, lease_until_ms: 0, ..due.record.clone() };
         if let Err(error) = due.save(app, record).await {
             tracing::warn!(run.id = %due.record.run_id, %error, "a run is not held yet");
         }
@@ -91,6 +92,6 @@ async fn past(app: &App, due: &Due, start_at: Timestamp) -> Result<Option<&'stat
     if at.saturating_add(BEFORE_START_SECS) < start {
         return Ok(Some("it is more than six hours older than the end of the standby"));
     }
-    let is_answered = has_written(app, &dm.peer, at..start, &due.record.reply_ids).await?;
+    let is_answered = has_written(app, &dm.peer, at..start).await?;
     Ok(is_answered.then_some("the agent wrote to its sender after it and before the end of the standby"))
 }

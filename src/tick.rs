@@ -15,12 +15,14 @@ use tokio::time::Instant;
 
 use crate::app::App;
 use crate::clock::Deadline;
+use crate::commands::{self, Flags};
 use crate::error::Error;
 use crate::handler;
 use crate::notices::Board;
+use crate::outbox;
 use crate::outcome::{Worked, told};
 use crate::queue::{LONGEST_DELAY, Queue, enqueue_run};
-use crate::record::{self, Due, due_after, due_if_not_begun};
+use crate::record::{self, Due, Status, due_after, due_if_not_begun};
 use crate::standby;
 use crate::store::{Range, Row, keys};
 use crate::sweep::listen::{self, Ears};
@@ -37,13 +39,15 @@ struct Swept {
     ears: Option<Ears>,
     /// See [`sweep::Found::settled_start`].
     start_at: Option<Timestamp>,
+    /// See [`sweep::Found::wakes`].
+    wakes: bool,
     failure: Option<Error>,
 }
 
 impl Swept {
     /// No sweep.
     fn not(told: Value) -> Self {
-        Self { told, triggers: Vec::new(), ears: None, start_at: None, failure: None }
+        Self { told, triggers: Vec::new(), ears: None, start_at: None, wakes: false, failure: None }
     }
 }
 
@@ -68,27 +72,17 @@ pub async fn run_and_listen(
     stop: impl Future<Output = ()>,
 ) -> Result<Value, Error> {
     let is_late = scheduled_at.is_some_and(|at| at + LATE < app.clock.now());
-    let (due, notices) = (record::first_due(), Board::range());
-    let (mut swept, due, board) = if is_late {
-        let (due, notices) = tokio::try_join!(app.store.list(&due), app.store.list(&notices))?;
-        (Swept::not(json!("late")), due, Board::read(app, notices))
-    } else {
-        let (sweep, state) = (Range::whole(keys::SWEEP_PARTITION), Range::whole(keys::STATE_PARTITION));
-        let (held, sweep, state, due, notices) = tokio::join!(
-            ledger::take_lease(app),
-            app.store.list(&sweep),
-            app.store.list(&state),
-            app.store.list(&due),
-            app.store.list(&notices)
-        );
-        let mut board = Board::read(app, notices?);
-        let swept = match held? {
-            None => Swept::not(json!("held")),
-            Some(held) => sweep_all(app, held, &sweep?, &state?, &mut board, deadline).await,
-        };
-        (swept, due?, board)
-    };
-    let due = due_runs(app, &due, swept.start_at).await;
+    let Begun { mut swept, due: due_rows, board, flags, state } =
+        Box::pin(begin(app, is_late, deadline)).await?;
+    // Who does not sweep leaves the relays alone. Boxed, as is the sweep: what happens side by side is one future, which a
+    // thread's stack must hold.
+    let send = Box::pin(async {
+        match &state {
+            Some(state) => outbox::run(app, &due_rows, state, deadline).await,
+            None => Ok(None),
+        }
+    });
+    let due = due_runs(app, &due_rows, &swept, &flags).await;
     let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
     let ears = swept.ears.take();
     let listen = async {
@@ -97,14 +91,60 @@ pub async fn run_and_listen(
             _ => None,
         }
     };
-    let (mut answer, heard) = tokio::join!(take_up(app, swept, due, notice, deadline), listen);
-    if let Some((report, results)) = heard
-        && let Some(answer) = answer.as_object_mut()
-    {
-        answer.insert("listen".to_owned(), json!({"heard": report, "results": told(results)}));
+    let (mut answer, heard, sent) = tokio::join!(take_up(app, swept, due, notice, deadline), listen, send);
+    if let Some(answer) = answer.as_object_mut() {
+        let heard = heard.map(|(report, results)| json!({"heard": report, "results": told(results)}));
+        answer.extend(heard.map(|heard| ("listen".to_owned(), heard)));
+        if let Err(error) = &sent {
+            tracing::warn!(%error, "a part of the tick failed: what is sent again");
+            answer.insert("success".to_owned(), json!(false));
+        }
+        let sent = sent.map(|report| report.map(|report| json!(report)));
+        let sent = sent.unwrap_or_else(|error| Some(json!({"error": error.to_string()})));
+        answer.extend(sent.map(|sent| ("outbox".to_owned(), sent)));
     }
     tracing::info!(%answer, "the tick is over");
     Ok(answer)
+}
+
+/// What a tick begins with.
+struct Begun {
+    swept: Swept,
+    /// The first due rows.
+    due: Vec<Row>,
+    board: Board,
+    /// What an admin ordered.
+    flags: Flags,
+    /// The rows of the state, where it sweeps.
+    state: Option<Vec<Row>>,
+}
+
+/// Reads the store, and sweeps the relays if it is time and nobody else does.
+async fn begin(app: &App, is_late: bool, deadline: Deadline) -> Result<Begun, Error> {
+    let (due, notices) = (record::first_due(), Board::range());
+    if is_late {
+        let flags = [keys::flags()];
+        let (due, notices, flags) =
+            tokio::try_join!(app.store.list(&due), app.store.list(&notices), app.store.read(&flags))?;
+        let flags = Flags::of(flags.first().and_then(Option::as_ref));
+        let board = Board::read(app, notices);
+        return Ok(Begun { swept: Swept::not(json!("late")), due, board, flags, state: None });
+    }
+    let (sweep, state) = (Range::whole(keys::SWEEP_PARTITION), Range::whole(keys::STATE_PARTITION));
+    let (held, sweep, state, due, notices) = tokio::join!(
+        ledger::take_lease(app),
+        app.store.list(&sweep),
+        app.store.list(&state),
+        app.store.list(&due),
+        app.store.list(&notices)
+    );
+    let (mut board, state) = (Board::read(app, notices?), state?);
+    let flags = Flags::of(state.iter().find(|row| row.key == keys::flags()));
+    let (swept, state) = match held? {
+        None => (Swept::not(json!("held")), None),
+        Some(held) => (sweep_all(app, held, &sweep?, &state, &mut board, deadline).await, Some(state)),
+    };
+    Ok(Begun { swept, due: due?, board, flags, state })
 }
 
 async fn sweep_all(
@@ -121,20 +161,28 @@ async fn sweep_all(
             triggers: found.triggers,
             ears: found.ears,
             start_at: found.settled_start,
+            wakes: found.wakes,
             failure: found.failure,
         },
         Err(error) => Swept { failure: Some(error), ..Swept::not(json!({})) },
     }
 }
 
-/// The runs that are to be taken up. In standby there are none, and those that there would be are held.
-async fn due_runs(app: &App, rows: &[Row], start_at: Option<Timestamp>) -> Result<Vec<Due>, Error> {
-    if app.config.standby {
-        standby::hold_due(app, record::due(app, rows, u64::MAX).await?).await;
-        return Ok(Vec::new());
+/// The runs that are to be taken up. In standby there are none, and those that there would be are held; so are those that a
+/// process from before it gave back since, when it ends. While the agent is stopped they stay where they are, but for those
+/// that ask no model: commands, notices, replies that are signed.
+async fn due_runs(app: &App, rows: &[Row], swept: &Swept, flags: &Flags) -> Result<Vec<Due>, Error> {
+    let is_stopped = flags.stopped_at().is_some();
+    let passes = |due: &Due| {
+        !is_stopped || due.record.status == Status::Replying || commands::passes_a_stop(app, &due.trigger)
+    };
+    let mut due = Vec::new();
+    if app.config.standby || swept.wakes {
+        standby::hold_due(app, record::due(app, rows, u64::MAX, |_| true).await?).await;
+    } else {
+        due = record::due(app, rows, app.clock.now().as_secs(), passes).await?;
     }
-    let mut due = record::due(app, rows, app.clock.now().as_secs()).await?;
-    if let Some(start_at) = start_at {
+    if let Some(start_at) = swept.start_at {
         standby::release(app, rows, start_at, &mut due).await?;
     }
     Ok(due)

@@ -10,20 +10,23 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::time::timeout_at;
+use nostr::prelude::ToBech32;
+use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
 use crate::assemble::assemble;
 use crate::clock::{Deadline, Stopwatch};
+use crate::commands;
 use crate::error::Error;
 use crate::guests;
 use crate::letter::Letter;
 use crate::load::{self, Loaded, Stored};
+use crate::notices::{self, Fact};
 use crate::outage;
 use crate::outcome::{Outcome, Worked};
 use crate::publish;
 use crate::queue::{LONGEST_DELAY, QUEUE_GRACE};
-use crate::record::{self, Claim, Claimed, Earlier, MAX_ATTEMPTS, RunRecord, Status, due_after};
+use crate::record::{self, Claim, Claimed, Earlier, MAX_ATTEMPTS, RunRecord, Status, delivery, due_after};
 use crate::run::beginning::Beginning;
 use crate::run::driver;
 use crate::run::journal::Journal;
@@ -35,6 +38,9 @@ const MIN_TIME: Duration = Duration::from_secs(5);
 
 /// How long the queue keeps a run that could not be ended, the first time.
 const FIRST_DELAY: Duration = Duration::from_secs(30);
+
+/// So much of a sender's npub tells log lines apart.
+const NPUB_SHOWN: usize = 12;
 
 /// The longest that a run which could not be ended waits for a tick.
 const LONGEST_WAIT: Duration = Duration::from_secs(6 * 60 * 60);
@@ -85,7 +91,12 @@ async fn claim_and_answer(app: &App, trigger: &Trigger, deadline: Deadline) -> W
     let result = AssertUnwindSafe(answer).catch_unwind().await;
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
         Ok(()) => Ok(Outcome::of(claim.record)),
-        Err(Error::TakenOver) => Ok(Outcome::Busy { run: claim.record.run_id }),
+        Err(Error::TakenOver) => taken_over(app, claim).await,
+        Err(Error::Stopped) => {
+            let run = claim.record.run_id.clone();
+            claim.put_off(app).await;
+            Ok(Outcome::Stopped { run })
+        }
         Err(Error::OutOfTime { has_progress: true }) => suspend(app, claim).await,
         Err(error) => give_back(app, claim, error).await,
     }
@@ -126,17 +137,29 @@ async fn suspend(app: &App, mut claim: Claim) -> Worked {
     Ok(Outcome::Suspended { run })
 }
 
+/// A run that somebody else has by now, or that an admin cancelled.
+async fn taken_over(app: &App, claim: Claim) -> Worked {
+    let cancelled = record::note_work(app, &claim.record).await.unwrap_or_else(|error| {
+        tracing::warn!(run.id = %claim.record.run_id, %error, "what was done for a run that was lost is not noted");
+        None
+    });
+    Ok(cancelled.map_or_else(|| Outcome::Busy { run: claim.record.run_id }, Outcome::of))
+}
+
 /// A run that could not be ended: it waits, each time for longer, in the queue where there is one. Whoever delivers its
 /// trigger meanwhile finds it busy. A tick takes it up where nobody else does.
 async fn give_back(app: &App, mut claim: Claim, error: Error) -> Worked {
     let run = claim.record.run_id.clone();
     let lease_left_ms = claim.record.lease_until_ms.saturating_sub(app.clock.now_ms());
-    let (longest, grace) = match &app.queue {
+    // What only has to be sent is left to the ticks: its recipient's relays may be down for longer than a queue waits.
+    let is_reply = claim.record.status == Status::Replying;
+    let queue = app.queue.as_ref().filter(|_| !is_reply);
+    let (longest, grace) = match queue {
         Some(_) => (LONGEST_DELAY, QUEUE_GRACE),
         None => (LONGEST_WAIT, Duration::ZERO),
     };
-    let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.attempt.saturating_sub(1)));
-    let mut delay = doubled.min(longest);
+    let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.looks().saturating_sub(1)));
+    let mut delay = if is_reply { publish::delay(&claim.record.deliveries) } else { doubled.min(longest) };
     if is_outage(&error) {
         claim.record.attempt = claim.record.attempt.saturating_sub(1);
         delay = outage::delay(&claim.record, app.clock.now_ms());
@@ -147,7 +170,10 @@ async fn give_back(app: &App, mut claim: Claim, error: Error) -> Worked {
         // Whoever came before the end of the lease would find the run taken, and the queue would forget it.
         delay = delay.max(Duration::from_millis(lease_left_ms));
     }
-    match &app.queue {
+    match queue {
+        None if error.is_transient() && app.queue.is_some() => {
+            Ok(Outcome::Queued { run, reason: Some(error.to_string()) })
+        }
         Some(queue) if error.is_transient() => match queue.enqueue(&run, delay.min(LONGEST_DELAY)).await {
             Ok(()) => Ok(Outcome::Queued { run, reason: Some(error.to_string()) }),
             Err(refused) => {
@@ -177,10 +203,29 @@ async fn answer(
         }
         Err(error) => return Err(error),
     };
-    let (parts, route) = if saved.is_empty() {
+    let until = deadline.slice(load::SLICE);
+    let (parts, route) = if let (true, Some((dm, command))) = (saved.is_empty(), commands::said(app, trigger))
+    {
+        let parts = match commands::obey(app, trigger, (dm, &command), claim).await {
+            Err(error) if is_final(app, &claim.record, &error) => {
+                let (letter, text) = (Letter::answer_to(dm), apology(claim, &error));
+                let parts = publish::sign(app, &letter, &text, app.clock.now())?;
+                claim.save_reply(app, &letter, &parts).await?;
+                parts
+            }
+            other => other?,
+        };
+        claim.record.note_step("command", watch.lap_ms());
+        let loaded = load::refresh(app, trigger, stored, until).await?;
+        load::keep(app, loaded.unsaved).await;
+        (parts, publish::route(app, &loaded.state, &Letter::answer_to(dm)))
+    } else if saved.is_empty() {
+        if stored.flags.stopped_at().is_some() && !commands::passes_a_stop(app, trigger) {
+            return Err(Error::Stopped);
+        }
         let mark = stored.outage.take().filter(|_| trigger.fixed_text().is_none());
         let outage = outage::Known { mark, note };
-        let Some((trigger, mut loaded)) = admit(app, trigger, stored, claim, &past, deadline).await? else {
+        let Some((trigger, mut loaded)) = admit(app, trigger, stored, claim, &past, until).await? else {
             return Ok(());
         };
         outage.meet(&mut claim.record);
@@ -188,6 +233,13 @@ async fn answer(
         let letter = Letter::of(&trigger, &loaded);
         let route = publish::route(app, &loaded.state, &letter);
         let (targets, unsaved) = (route.all(), std::mem::take(&mut loaded.unsaved));
+        if loaded.asked
+            && !commands::passes_a_stop(app, &trigger)
+            && let Err(error) = commands::flags::check(app).await
+        {
+            load::keep(app, unsaved).await;
+            return Err(error);
+        }
         // While the model thinks, what the relays told is kept and the connections for the reply are opened.
         let respond = alongside(
             respond(app, &trigger, &loaded, claim, past, deadline),
@@ -203,17 +255,41 @@ async fn answer(
         claim.record.note_step("save", watch.lap_ms());
         (parts, route)
     } else {
+        if publish::was_sent(&saved, &claim.record.deliveries) {
+            let peer = trigger.peer().unwrap_or(trigger.admin);
+            load::reread_relay_lists(app, trigger, peer, &mut stored, deadline.slice(load::SLICE)).await?;
+        }
         let loaded = stored.into_loaded(app, trigger);
         let letter = Letter::of(trigger, &loaded).as_written(&saved);
         (saved, publish::route(app, &loaded.state, &letter))
     };
-    let sent = publish::send(app, &route, &parts, deadline.publish_until()).await;
+    let deliveries = &mut claim.record.deliveries;
+    let has_arrived = publish::send(app, &route, &parts, deliveries, deadline.publish_until()).await;
     claim.record.note_step("publish", watch.lap_ms());
-    claim.record.deliveries = sent.deliveries;
-    if !sent.arrived {
-        return Err(Error::Transient("no relay of the recipient accepted the reply; it is saved".to_owned()));
+    if has_arrived {
+        claim.finish(app).await?;
+        tell_answered(trigger, claim);
+        return Ok(());
     }
-    claim.finish(app).await
+    if publish::is_given_up(&parts, app.clock.now()) {
+        return end_undelivered(app, trigger, claim).await;
+    }
+    Err(Error::Transient("no relay of the recipient accepted the reply; it is saved".to_owned()))
+}
+
+fn tell_answered(trigger: &Trigger, claim: &Claim) {
+    let sender = trigger.sender().and_then(|sender| sender.to_bech32().ok()).unwrap_or_default();
+    tracing::info!(run.id = %claim.record.run_id, sender = sender.get(..NPUB_SHOWN), "a message is answered");
+}
+
+/// The reply is sent no more, and the admin is told: first, since nobody comes back to a run that is over. Of a message that
+/// itself only tells the admin something, there would be no end.
+async fn end_undelivered(app: &App, trigger: &Trigger, claim: &mut Claim) -> Result<(), Error> {
+    if !matches!(trigger.source, Source::Notice(_)) {
+        let peer = trigger.peer().unwrap_or(trigger.admin);
+        notices::raise(app, &Fact::Undelivered(peer, claim.record.run_id.clone())).await?;
+    }
+    claim.finish_undelivered(app, "no relay of the recipient took the reply for three days").await
 }
 
 /// What earlier invocations have left of a run.
@@ -237,7 +313,7 @@ async fn admit(
     stored: Stored,
     claim: &mut Claim,
     past: &Result<Past, Error>,
-    deadline: Deadline,
+    until: Instant,
 ) -> Result<Option<(Trigger, Loaded)>, Error> {
     let tier = match past {
         Ok(Past { beginning: Some(beginning), .. }) => Some(beginning.tier),
@@ -252,7 +328,7 @@ async fn admit(
             let loaded = stored.into_loaded(app, &trigger);
             Ok(Some((trigger, loaded)))
         }
-        _ => guests::admit(app, trigger, stored, claim, deadline.slice(load::SLICE)).await,
+        _ => guests::admit(app, trigger, stored, claim, until).await,
     }
 }
 
@@ -269,6 +345,9 @@ async fn respond(
     claim.record.reason = None;
     if let Some(text) = trigger.fixed_text() {
         return Ok(text.to_owned());
+    }
+    if let Ok(Past { journal, .. }) = &past {
+        note_published(app, loaded, claim, journal);
     }
     let result = match past {
         Err(error) => Err(error),
@@ -290,11 +369,19 @@ async fn respond(
     }
 }
 
+/// Events of an earlier attempt that it did not live to tell of are sent again once the run is over, if not before.
+fn note_published(app: &App, loaded: &Loaded, claim: &mut Claim, journal: &Journal) {
+    let targets = load::write_targets(app, &loaded.state);
+    for event in journal.effects() {
+        delivery::note_sending(&mut claim.record.deliveries, event.id, &targets, app.clock.now());
+    }
+}
+
 /// Whether a run that failed so is not tried again. What uses up its attempts is a worker that died, a store or a relay that
 /// failed, and an invocation that was too short for a single step.
 fn is_final(app: &App, record: &RunRecord, error: &Error) -> bool {
     match error {
-        Error::TakenOver => false,
+        Error::TakenOver | Error::Stopped => false,
         Error::OutOfTime { has_progress: true } => record.continuations >= app.config.max_continuations,
         error if is_outage(error) => outage::is_over(record, app.clock.now_ms()),
         error => !error.is_transient() || record.tries() >= MAX_ATTEMPTS,

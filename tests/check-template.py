@@ -10,6 +10,15 @@ from samtranslator.yaml_helper import yaml_parse
 NOT_ITS_OWN = {"MetricName"}
 # What such variables hold is a secret.
 SECRETS = ("_NSEC", "_API_KEY", "_API_TOKEN")
+# Whose agent it is and whom it answers is told at a deployment, not by a change of the template.
+TOLD = {
+    "DIDACTYL_ADMIN",
+    "DIDACTYL_RELAYS",
+    "DIDACTYL_LLM",
+    "DIDACTYL_SENDERS",
+    "DIDACTYL_GUEST_PER_HOUR",
+    "DIDACTYL_GUESTS_PER_HOUR",
+}
 
 
 class NoManagedPolicies:
@@ -74,7 +83,18 @@ def open_secrets(resource):
             yield f"{name} is no reference to an SSM parameter"
 
 
+def untold(template):
+    """The variables of each function that are to be parameters and are none."""
+    for logical_id, resource in template["Resources"].items():
+        if resource["Type"] == "AWS::Lambda::Function":
+            variables = resource["Properties"]["Environment"]["Variables"]
+            parameters = {name: variables.get(name, {}) for name in TOLD}
+            for name in sorted(n for n, v in parameters.items() if v.get("Ref") not in template["Parameters"]):
+                yield f"{logical_id}: {name} is no parameter of the template"
+
+
 def faults(template):
+    yield from untold(template)
     for logical_id, resource in template["Resources"].items():
         for rule in (too_wide, fixed_names, open_secrets):
             for fault in rule(resource):

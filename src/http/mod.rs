@@ -56,7 +56,7 @@ impl Answer {
         Self { status_code, headers, body: body.to_string(), is_base64_encoded: false, cookies: Vec::new() }
     }
 
-    fn error(status_code: u16, error: impl std::fmt::Display) -> Self {
+    pub(crate) fn error(status_code: u16, error: impl std::fmt::Display) -> Self {
         Self::new(status_code, &json!({"success": false, "error": error.to_string()}))
     }
 

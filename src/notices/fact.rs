@@ -1,7 +1,7 @@
 //! The facts that an admin is told, and their words. All of them are our own: a notice is part of the conversation that
 //! the model sees, so nothing that a relay or a stranger said stands in one.
 
-use nostr::prelude::{EventId, RelayUrl, Timestamp};
+use nostr::prelude::{EventId, PublicKey, RelayUrl, Timestamp, ToBech32};
 
 use crate::hash::{hex, sha256};
 use crate::skill::{self, Skill};
@@ -10,6 +10,9 @@ use crate::tools::time::iso;
 
 /// The most names of skills, and of relays, in a hello.
 const MAX_NAMES: usize = 20;
+
+/// The name of [`Fact::OtherInstance`].
+pub(crate) const OTHER_INSTANCE: &str = "instance";
 
 /// Something that the admin is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +41,10 @@ pub enum Fact {
     Refused(RelayUrl),
     /// A message that this key signed and this store does not know, written at that time.
     OtherInstance(Timestamp),
+    /// No relay of its recipient took an answer: to whom, and the run.
+    Undelivered(PublicKey, String),
+    /// No relay took an event that a tool published.
+    Unpublished(EventId),
     /// No adopted skill has a trigger that can be read, so all speak in the admin's messages (design §4).
     NoTriggers,
 }
@@ -60,7 +67,9 @@ impl Fact {
             Self::Poison(id) => format!("poison:{id}"),
             Self::Gap { relay, .. } => format!("gap:{}", short(relay)),
             Self::Refused(relay) => format!("refused:{}", short(relay)),
-            Self::OtherInstance(_) => "instance".to_owned(),
+            Self::OtherInstance(_) => OTHER_INSTANCE.to_owned(),
+            Self::Undelivered(_, run) => format!("undelivered:{run}"),
+            Self::Unpublished(id) => format!("unpublished:{id}"),
             Self::NoTriggers => "older-rule".to_owned(),
         }
     }
@@ -95,6 +104,15 @@ impl Fact {
                  instance of me runs, both of us answer: stop one of them, or set DIDACTYL_STANDBY=true for it.",
                 iso(*at)
             ),
+            Self::Undelivered(peer, run) => format!(
+                "I could not deliver an answer to {}: for three days no relay where it reads messages took it. The answer stands \
+                 in our conversation; what each relay said is in the record of run {run}.",
+                peer.to_bech32().unwrap_or_else(|_| peer.to_hex())
+            ),
+            Self::Unpublished(id) => format!(
+                "I could not publish the event {id}: for three days none of my relays took it. Let one of them admit my key, \
+                 or change DIDACTYL_RELAYS and my relay list, and ask me for it again."
+            ),
             Self::NoTriggers => "None of my adopted skills has a trigger that I can read, so all of them speak in your \
                  messages to me, and in nothing else. Give each skill a trigger tag, such as [\"trigger\",\"dm\"]."
                 .to_owned(),
@@ -111,7 +129,8 @@ fn hello(name: &str, relays: &[(RelayUrl, bool)], model: &str, skills: &[String]
     format!(
         "Hello, I am {name}, and I am running. Write me an encrypted message, and I answer.\n\n\
          Relays: {}\nModel: {model}\nSkills: {}\n\n\
-         To silence me, set DIDACTYL_STANDBY=true; to stop me, remove my schedule or the function. I say this once.",
+         To stop me, write /stop; /help lists what else I obey. To silence me for good, set DIDACTYL_STANDBY=true. I say this \
+         once.",
         listed(relays),
         listed(skills),
     )
@@ -148,6 +167,8 @@ mod tests {
             Fact::Gap { relay: two, second: 1_803_902_400 },
             Fact::Refused(one),
             Fact::OtherInstance(Timestamp::from(1_803_902_400)),
+            Fact::Undelivered(PublicKey::from_byte_array([7; 32]), "r".repeat(32)),
+            Fact::Unpublished(EventId::from_byte_array([7; 32])),
             Fact::NoTriggers,
         ];
         let told: Vec<String> = facts

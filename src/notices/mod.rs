@@ -51,9 +51,19 @@ pub async fn raise(app: &App, fact: &Fact) -> Result<(), Error> {
     let entry = Entry { text: fact.text(), told: false, once: fact.is_told_once() };
     let write = app.put_sealed(keys::notice(&fact.name()), &entry, None)?;
     if write_or_leave(app.store.as_ref(), &[Write { expect: Expect::Absent, ..write }]).await? {
-        tracing::warn!(fact = %fact.name(), "there is something to tell the admin");
+        tracing::info!(fact = %fact.name(), "the admin gets a message about this");
     }
     Ok(())
+}
+
+/// What the admin was or is to be told of the fact of this name, while that is remembered.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable.
+pub(crate) async fn known(app: &App, name: &str) -> Result<Option<String>, Error> {
+    let rows = app.store.read(&[keys::notice(name)]).await?;
+    let entry = rows.iter().flatten().next().map(|row| app.open_sealed::<Entry>(row)).transpose()?;
+    Ok(entry.map(|entry| entry.text))
 }
 
 /// All facts that were ever raised and are remembered: the rows of their partition, as a tick read them.

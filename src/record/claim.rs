@@ -1,6 +1,8 @@
 //! The claim on a trigger, and what only its owner writes.
 
+use super::dead::dead_row;
 use super::due::{due_key, due_rows};
+use super::outbox::mail_rows;
 use super::{Earlier, RunRecord, Status, earlier, put_record, read_clear, trigger_rows};
 use crate::app::App;
 use crate::dm::ReplyPart;
@@ -85,7 +87,8 @@ fn taken_over(found: RunRecord, ours: &RunRecord) -> RunRecord {
     RunRecord {
         owner: ours.owner.clone(),
         fence: found.fence.saturating_add(1),
-        attempt: found.attempt.saturating_add(1),
+        // A saved reply only has to be sent.
+        attempt: found.attempt.saturating_add(u32::from(found.status == Status::Running)),
         lease_until_ms: ours.lease_until_ms,
         not_before: 0,
         due_at: ours.due_at,
@@ -106,6 +109,9 @@ impl Claim {
         let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
         let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
         writes.extend(due_rows(&record, due_key(&self.record))?);
+        // A claim is on a run that is not over: of it there is no row in the outbox yet.
+        writes.extend(mail_rows(&record, None)?);
+        writes.extend(dead_row(&record)?);
         writes.extend(more);
         match app.store.write(&writes).await {
             Ok(()) => {}
@@ -162,12 +168,27 @@ impl Claim {
         self.try_save(app, record, more).await
     }
 
-    /// Records that the reply was accepted: the run is over.
+    /// Records that the reply was accepted: the run is over. One that says why there is no answer makes it a dead letter.
     ///
     /// # Errors
     /// [`Error::TakenOver`] where the run is no longer ours; [`Error::Transient`] where the store is unavailable.
     pub async fn finish(&mut self, app: &App) -> Result<(), Error> {
-        let record = RunRecord { status: Status::Done, due_at: None, ..self.record.clone() };
+        let status = if self.record.reason.is_some() { Status::Dead } else { Status::Done };
+        let record = RunRecord { status, due_at: None, ..self.record.clone() };
+        self.save(app, record, Vec::new()).await
+    }
+
+    /// Records that no relay of the recipient took the reply for too long: the run is over.
+    ///
+    /// # Errors
+    /// As [`Claim::finish`].
+    pub(crate) async fn finish_undelivered(&mut self, app: &App, reason: &str) -> Result<(), Error> {
+        let record = RunRecord {
+            status: Status::Undelivered,
+            due_at: None,
+            reason: Some(reason.to_owned()),
+            ..self.record.clone()
+        };
         self.save(app, record, Vec::new()).await
     }
 
@@ -198,13 +219,26 @@ impl Claim {
         released.is_ok()
     }
 
+    /// Gives the run back because the agent is stopped: it is due as soon as that is over, and this was no attempt.
+    pub(crate) async fn put_off(mut self, app: &App) {
+        let record = RunRecord {
+            lease_until_ms: 0,
+            put_off: self.record.put_off.saturating_add(1),
+            due_at: Some(app.clock.now().as_secs()),
+            ..self.record.clone()
+        };
+        if let Err(error) = self.save(app, record, Vec::new()).await {
+            tracing::warn!(run.id = %self.record.run_id, %error, "a run waits for its lease, since the agent is stopped");
+        }
+    }
+
     /// What earlier attempts saved; nothing is read on the first.
     ///
     /// # Errors
     /// As [`earlier`].
     pub async fn earlier(&self, app: &App) -> Result<Earlier, Error> {
-        let RunRecord { attempt, continuations, outage, run_id, .. } = &self.record;
-        let is_first = *attempt <= 1 && *continuations == 0 && outage.is_none();
+        let RunRecord { attempt, status, continuations, outage, run_id, .. } = &self.record;
+        let is_first = *attempt <= 1 && *status == Status::Running && *continuations == 0 && outage.is_none();
         if is_first { Ok(Earlier::default()) } else { earlier(app, run_id).await }
     }
 
@@ -224,7 +258,7 @@ impl Claim {
         let mut writes = vec![mark];
         for (i, part) in parts.iter().enumerate() {
             writes.push(app.put_sealed(keys::note(&record.run_id, i), part, record.expires_at)?);
-            writes.push(history::outgoing(letter, part).write(app, &letter.peer)?);
+            writes.push(history::outgoing(letter, part, true).write(app, &letter.peer)?);
         }
         self.try_save(app, record, writes).await
     }
@@ -239,6 +273,21 @@ impl Claim {
     /// # Errors
     /// As [`Claim::finish`]; [`Error::Permanent`] where a part cannot be sealed.
     pub async fn save_reply(&mut self, app: &App, letter: &Letter, parts: &[ReplyPart]) -> Result<(), Error> {
+        if self.save_answer(app, letter, parts, Vec::new()).await? { Ok(()) } else { Err(Error::TakenOver) }
+    }
+
+    /// The same together with `more` writes: what a command does and its answer are one. False where another of the rows
+    /// is not as expected: then nothing was written.
+    ///
+    /// # Errors
+    /// As [`Claim::save_reply`].
+    pub(crate) async fn save_answer(
+        &mut self,
+        app: &App,
+        letter: &Letter,
+        parts: &[ReplyPart],
+        more: Vec<Write>,
+    ) -> Result<bool, Error> {
         let record = RunRecord {
             status: Status::Replying,
             reply_ids: parts.iter().map(|part| part.id).collect(),
@@ -247,9 +296,11 @@ impl Claim {
         let mut writes = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             writes.push(app.put_sealed(keys::reply(&self.record.run_id, i), part, self.record.expires_at)?);
-            writes.push(history::outgoing(letter, part).write(app, &letter.peer)?);
+            let message = history::outgoing(letter, part, record.command.is_some());
+            writes.push(message.write(app, &letter.peer)?);
         }
-        self.save(app, record, writes).await
+        writes.extend(more);
+        self.try_save(app, record, writes).await
     }
 }
 

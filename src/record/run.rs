@@ -3,11 +3,15 @@
 use nostr::prelude::{EventId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{FORMAT, run_id};
+use super::{Delivery, FORMAT, run_id};
 use crate::app::App;
 use crate::chat::Usage;
+use crate::commands;
 use crate::error::Error;
 use crate::trigger::{Tier, Trigger};
+
+/// How many digits of a run's id people see.
+const SHORT_ID: usize = 8;
 
 /// A run's record: the claim on its trigger while it lasts, and what became of it. Holds no private text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +44,9 @@ pub struct RunRecord {
     /// The last time that it met models which were all out of order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,
+    /// How often of these it was put off, since the agent was stopped, and those before it was run again by hand.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub put_off: u32,
     /// Until when the owner has it, Unix milliseconds.
     pub lease_until_ms: u64,
     /// Nobody begins it before, Unix seconds: it was given back, and what it failed of may last. A redelivery would only use
@@ -56,6 +63,9 @@ pub struct RunRecord {
     /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
+    /// The name of the command that it is, where it is one: see [`crate::commands`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// When the trigger was first seen, Unix seconds.
     pub arrived_at: Timestamp,
     /// When the record was last written, Unix milliseconds.
@@ -86,7 +96,7 @@ pub struct RunRecord {
     /// The ids of the reply's parts: kind 4 events or rumors.
     #[serde(default)]
     pub reply_ids: Vec<EventId>,
-    /// What each relay said to each part.
+    /// What each relay said to each part, to its copy for ourselves, and to what tools published.
     #[serde(default)]
     pub deliveries: Vec<Delivery>,
     /// Why it failed or was dropped, for the operator.
@@ -153,36 +163,36 @@ pub enum Status {
     Running,
     /// The reply is signed and saved; no relay of the recipient is known to have it yet.
     Replying,
-    /// The reply was accepted.
+    /// The reply was accepted. Relays that have not taken it yet may be asked again: see [`crate::outbox`].
     Done,
-    /// It was looked at and starts nothing.
+    /// The reply was sent for days, and no relay of the recipient took it.
+    Undelivered,
+    /// It was looked at and starts nothing, or was cancelled.
     Dropped,
+    /// A dead letter: it was given up, and the reason is kept. Whoever asked was told, if anybody can be.
+    Dead,
 }
 
 impl Status {
     /// Whether nothing more is to be done.
     #[must_use]
     pub fn is_final(self) -> bool {
-        matches!(self, Self::Done | Self::Dropped)
+        matches!(self, Self::Done | Self::Undelivered | Self::Dropped | Self::Dead)
     }
-}
-
-/// What one relay said to one event of a reply.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delivery {
-    /// The event sent: a kind 4 event or a wrap.
-    pub event: EventId,
-    /// The relay.
-    pub relay: String,
-    /// `None` where it was accepted, else why not.
-    pub refused: Option<String>,
 }
 
 impl RunRecord {
     /// A record of a trigger that nobody works on yet.
     pub(super) fn waiting(app: &App, trigger: &Trigger) -> Result<Self, Error> {
         let record = Self::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?;
-        Ok(Self { status: Status::Running, tainted: trigger.tainted, held: app.config.standby, ..record })
+        let command = commands::said(app, trigger).map(|(_, command)| command.name().to_owned());
+        Ok(Self {
+            status: Status::Running,
+            tainted: trigger.tainted,
+            held: app.config.standby,
+            command,
+            ..record
+        })
     }
 
     /// From when on somebody else may begin it, Unix milliseconds.
@@ -194,7 +204,40 @@ impl RunRecord {
     /// How often it was tried to work it.
     #[must_use]
     pub fn tries(&self) -> u32 {
-        self.attempt.saturating_sub(self.waits)
+        self.looks().saturating_sub(self.waits)
+    }
+
+    /// How often somebody began it and was let.
+    #[must_use]
+    pub(crate) fn looks(&self) -> u32 {
+        self.attempt.saturating_sub(self.put_off)
+    }
+
+    /// How far it is at `now_ms` (Unix milliseconds), in a word for people.
+    #[must_use]
+    pub fn state(&self, now_ms: u64) -> &'static str {
+        match self.status {
+            Status::Running if self.held => "held",
+            Status::Running if self.lease_until_ms > now_ms => "in work",
+            Status::Running => "waiting",
+            Status::Replying => "sending",
+            Status::Done => "done",
+            Status::Dropped => "dropped",
+            Status::Undelivered => "undelivered",
+            Status::Dead => "dead",
+        }
+    }
+
+    /// What its id begins with: enough to tell it from others.
+    #[must_use]
+    pub fn short_id(&self) -> &str {
+        self.run_id.get(..SHORT_ID).unwrap_or(&self.run_id)
+    }
+
+    /// The kind of its trigger: what stands before the colon of the trigger's id.
+    #[must_use]
+    pub fn trigger_kind(&self) -> &str {
+        self.trigger_id.split(':').next().unwrap_or_default()
     }
 
     /// Notes how long a step took.
@@ -232,11 +275,13 @@ impl RunRecord {
             waits: 0,
             continuations: 0,
             outage: None,
+            put_off: 0,
             lease_until_ms: 0,
             not_before: 0,
             due_at: None,
             counted: false,
             held: false,
+            command: None,
             arrived_at,
             updated_at_ms: app.clock.now_ms(),
             expires_at: app.claim_expiry(created_at),

@@ -14,13 +14,19 @@ use super::{Target, Trust};
 /// Names that never lead to a public relay, with all that lies below them.
 const LOCAL_SUFFIXES: [&str; 7] = ["localhost", "local", "internal", "lan", "home.arpa", "onion", "i2p"];
 
+/// The longest URL of a relay.
+const MAX_URL_BYTES: usize = 512;
+
 /// The one spelling of a relay URL: lower-case host without a final dot, no default port, no fragment, and no slash
 /// after a bare host. `wss://IN.test:443/` is `wss://in.test`.
 ///
-/// `None` for what is no `ws://` or `wss://` URL, and for URLs with a user or password: those would be a secret in
-/// every log line.
+/// `None` for what is no `ws://` or `wss://` URL, for one of more than 512 bytes, since records name relays, and for URLs
+/// with a user or password: those would be a secret in every log line.
 #[must_use]
 pub fn normalize(url: &str) -> Option<RelayUrl> {
+    if url.len() > MAX_URL_BYTES {
+        return None;
+    }
     let mut url: Url = RelayUrl::parse(url).ok()?.into();
     if !url.username().is_empty() || url.password().is_some() {
         return None;

@@ -2,8 +2,9 @@
 //!
 //! What may be dialled at all is told by `address`; what then happens on the connection is left to `websocket`.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nostr::prelude::{Host, Keys, Url};
 use tokio::net::TcpStream;
@@ -29,12 +30,24 @@ pub(crate) struct Dialer {
     keys: Option<Keys>,
     limits: Limits,
     tls: Result<Connector, rustls::Error>,
+    /// Relays that sent a challenge once: another connection waits for theirs before it believes that there is nothing.
+    challengers: Mutex<HashSet<Target>>,
 }
 
 impl Dialer {
     /// A dialer that authenticates as `keys`, if there are any, where a relay of our own asks.
     pub(crate) fn new(keys: Option<Keys>, limits: Limits) -> Self {
-        Self { keys, limits, tls: https::tls().map(|config| Connector::Rustls(Arc::new(config))) }
+        Self {
+            keys,
+            limits,
+            tls: https::tls().map(|config| Connector::Rustls(Arc::new(config))),
+            challengers: Mutex::default(),
+        }
+    }
+
+    /// The relays that are known to send challenges.
+    pub(crate) fn challengers(&self) -> MutexGuard<'_, HashSet<Target>> {
+        self.challengers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the agent signs with.

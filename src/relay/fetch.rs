@@ -254,7 +254,11 @@ impl Exchange for Read<'_> {
         // Some relays hide what needs authentication instead of saying so: a challenge, then an end without events.
         let silent: Vec<&Filter> =
             self.questions.iter().filter(|(_, answered)| !answered).map(|(filter, _)| *filter).collect();
-        if silent.is_empty() || !connection.may_withhold() {
+        if silent.is_empty() {
+            return Ok(());
+        }
+        connection.hear_out(self.until).await;
+        if !connection.may_withhold() {
             return Ok(());
         }
         connection.authenticate("nothing is shown without it", self.until).await?;

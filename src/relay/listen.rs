@@ -38,22 +38,27 @@ pub type Ear = Sender<(RelayUrl, Heard)>;
 
 /// Keeps a subscription open on `target` until `until`, or until nobody hears what it tells. Where it breaks it is opened
 /// again, each time after a longer wait: a relay that floods, and so is cut off, is heard at that pace alone.
+///
+/// `filters` hears how often in a row the relay was cut off, and is to look back half as far each time: else one that heeds no
+/// `limit` would never come to what is new.
 pub async fn listen(
     relays: &dyn Relays,
     target: &Target,
-    filters: impl Fn() -> Vec<Filter>,
+    filters: impl Fn(u32) -> Vec<Filter>,
     ear: &Ear,
     until: Instant,
 ) {
-    let mut delay = FIRST_DELAY;
+    let (mut delay, mut cuts) = (FIRST_DELAY, 0);
     loop {
         let begun = Instant::now();
-        let Err(error) = relays.subscribe(target, &filters(), ear, until).await else { return };
+        let Err(error) = relays.subscribe(target, &filters(cuts), ear, until).await else { return };
         if Instant::now() >= until {
             return;
         }
         if begun.elapsed() >= LONGEST_DELAY {
-            delay = FIRST_DELAY;
+            (delay, cuts) = (FIRST_DELAY, 0);
+        } else if matches!(error, RelayError::Cut(_)) {
+            cuts = cuts.saturating_add(1);
         }
         let again = Instant::now() + delay;
         let told = ear.send((target.url.clone(), Heard::Broken(error))).await;

@@ -154,6 +154,22 @@ pub enum RelayError {
     Cut(String),
 }
 
+impl RelayError {
+    /// Whether the same would come of the same event again: the relay refuses it, may not be dialled, or must not know us.
+    #[must_use]
+    pub fn is_for_good(&self) -> bool {
+        match self {
+            Self::Refused(_) | Self::Auth(_) | Self::Rejected(_) | Self::Replaced(_) => true,
+            Self::Connect(_)
+            | Self::Lost(_)
+            | Self::Timeout
+            | Self::RateLimited(_)
+            | Self::Failed(_)
+            | Self::Cut(_) => false,
+        }
+    }
+}
+
 /// The port.
 #[async_trait]
 pub trait Relays: Send + Sync {

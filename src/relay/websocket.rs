@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::{SinkExt, StreamExt};
+use futures_util::{FutureExt, SinkExt, StreamExt};
 use nostr::prelude::{
     ClientAuthentication, ClientMessage, FinalizeEvent, IntoEventBuilder, Keys, SubscriptionId,
 };
@@ -30,6 +31,9 @@ const MIN_FRAME_BYTES: usize = 64;
 /// one heard.
 const FRAMES_PER_TURN: usize = 16;
 
+/// How long a relay has to answer a ping. Whoever says nothing to it is taken at its word.
+const PONG_TIME: Duration = Duration::from_secs(1);
+
 /// `OK`s kept while the one that answers `AUTH` is awaited; more than were ever asked for are dropped.
 const MAX_BACKLOG: usize = 256;
 
@@ -43,6 +47,8 @@ pub(crate) struct Connection {
     /// Whether a challenge, or the answer to our `AUTH`, did not come in time.
     unanswered: bool,
     backlog: VecDeque<Frame>,
+    /// Whether the relay was once heard out after it had nothing to show.
+    heard_out: bool,
     /// Of the current use: frames and bytes received, how many may be, and whether one of the frames was an answer.
     frames: usize,
     bytes: usize,
@@ -50,6 +56,13 @@ pub(crate) struct Connection {
     answered: bool,
     subscriptions: u64,
     heard_at: Instant,
+}
+
+/// What came over the socket.
+enum Received {
+    Frame(Frame),
+    Pong,
+    Nothing,
 }
 
 /// Where a connection stands with NIP-42. `AUTH` is sent once.
@@ -71,6 +84,7 @@ impl Connection {
             login: Login::Untried,
             unanswered: false,
             backlog: VecDeque::new(),
+            heard_out: false,
             frames: 0,
             bytes: 0,
             max_bytes,
@@ -150,34 +164,68 @@ impl Connection {
 
     async fn receive(&mut self, until: Instant) -> Result<Frame, RelayError> {
         loop {
-            // A timeout looks at the clock only while it waits; a flood never lets it wait.
-            if Instant::now() >= until {
-                return Err(RelayError::Timeout);
-            }
-            let message = match timeout_at(until, self.socket.next()).await {
-                Ok(Some(received)) => received.map_err(|error| self.broken(&error))?,
-                Ok(None) => return Err(RelayError::Lost("closed by the relay".into())),
-                Err(_) => return Err(RelayError::Timeout),
-            };
-            self.heard_at = Instant::now();
-            self.charge(message.len())?;
-            if self.frames.is_multiple_of(FRAMES_PER_TURN) {
-                tokio::task::yield_now().await;
-            }
-            match message {
-                Message::Text(text) => {
-                    let frame = Frame::parse(&text, self.dialer.limits().max_event_bytes);
-                    self.note(&frame);
-                    return Ok(frame);
-                }
-                Message::Binary(_) => return Ok(Frame::Unreadable),
-                Message::Close(Some(close)) if !close.reason.is_empty() => {
-                    return Err(RelayError::Lost(words(&close.reason)));
-                }
-                Message::Close(_) => return Err(RelayError::Lost("closed by the relay".into())),
-                Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
+            if let Received::Frame(frame) = self.receive_any(until).await? {
+                return Ok(frame);
             }
         }
+    }
+
+    async fn receive_any(&mut self, until: Instant) -> Result<Received, RelayError> {
+        // A timeout looks at the clock only while it waits; a flood never lets it wait.
+        if Instant::now() >= until {
+            return Err(RelayError::Timeout);
+        }
+        let message = match timeout_at(until, self.socket.next()).await {
+            Ok(Some(received)) => received.map_err(|error| self.broken(&error))?,
+            Ok(None) => return Err(RelayError::Lost("closed by the relay".into())),
+            Err(_) => return Err(RelayError::Timeout),
+        };
+        self.heard_at = Instant::now();
+        self.charge(message.len())?;
+        if self.frames.is_multiple_of(FRAMES_PER_TURN) {
+            tokio::task::yield_now().await;
+        }
+        match message {
+            Message::Text(text) => {
+                let frame = Frame::parse(&text, self.dialer.limits().max_event_bytes);
+                self.note(&frame);
+                Ok(Received::Frame(frame))
+            }
+            Message::Binary(_) => Ok(Received::Frame(Frame::Unreadable)),
+            Message::Close(Some(close)) if !close.reason.is_empty() => {
+                Err(RelayError::Lost(words(&close.reason)))
+            }
+            Message::Close(_) => Err(RelayError::Lost("closed by the relay".into())),
+            Message::Pong(_) => Ok(Received::Pong),
+            Message::Ping(_) | Message::Frame(_) => Ok(Received::Nothing),
+        }
+    }
+
+    /// Receives what the relay has said so far, once per connection: it answers a ping behind all that. So a challenge that it
+    /// sends after its end of stored events is met, and no time is waited for it but from a relay that is known to send one.
+    pub(crate) async fn hear_out(&mut self, until: Instant) {
+        if self.heard_out || self.challenge.is_some() {
+            return;
+        }
+        self.heard_out = true;
+        let is_challenger = self.dialer.challengers().contains(&self.target);
+        let time = if is_challenger { self.dialer.limits().auth_timeout } else { PONG_TIME };
+        let until = until.min(Instant::now() + time);
+        if self.ping(until).await.is_err() {
+            return;
+        }
+        // A connection that breaks now is found out at its next use.
+        while let Ok(received) = self.receive_any(until).await {
+            match received {
+                Received::Frame(frame) => self.set_aside(frame),
+                Received::Pong if !is_challenger => return,
+                Received::Pong | Received::Nothing => {}
+            }
+            if self.challenge.is_some() {
+                return;
+            }
+        }
+        self.dialer.challengers().remove(&self.target);
     }
 
     fn charge(&mut self, bytes: usize) -> Result<(), RelayError> {
@@ -192,7 +240,10 @@ impl Connection {
 
     fn note(&mut self, frame: &Frame) {
         match frame {
-            Frame::Auth(challenge) => self.challenge = Some(challenge.clone()),
+            Frame::Auth(challenge) => {
+                self.challenge = Some(challenge.clone());
+                self.dialer.challengers().insert(self.target.clone());
+            }
             Frame::Event { .. }
             | Frame::Malformed(_)
             | Frame::Eose(_)
@@ -307,8 +358,14 @@ impl Connection {
         RelayError::Auth(what.to_owned())
     }
 
-    /// Says goodbye, and does not wait for the answer.
+    /// Says goodbye, and does not wait for the answer. A challenge that came too late for its connection serves the next one.
     pub(crate) async fn close(mut self) {
+        for _ in 0..FRAMES_PER_TURN {
+            let at_once = Instant::now() + PONG_TIME;
+            if self.challenge.is_some() || !matches!(self.receive_any(at_once).now_or_never(), Some(Ok(_))) {
+                break;
+            }
+        }
         // The relay may be gone; there is nothing left to tell anybody.
         let _ = self.socket.close(None).await;
     }

@@ -1,20 +1,23 @@
 //! Carries out what a [`Run`] asks for, within the deadline: the one place where a run does I/O.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::json;
+use tokio::sync::Mutex;
 use tokio::time::timeout_at;
 
 use crate::app::App;
 use crate::chat::ToolCall;
 use crate::clock::{Deadline, Stopwatch};
+use crate::commands;
 use crate::error::Error;
 use crate::llm::fallback::Fallback;
 use crate::load;
-use crate::record::Claim;
+use crate::record::{Claim, Delivery};
 use crate::relay::Target;
 use crate::run::beginning::Beginning;
 use crate::run::journal::Journal;
@@ -65,6 +68,7 @@ pub async fn drive(
 
     let mut ledger = Ledger::new(&app.config.providers, &mut claim.record);
     journal.spends().for_each(|spent| ledger.spent(spent.clone()));
+    let deliveries = std::mem::take(&mut claim.record.deliveries);
     let mut driver = Driver {
         app,
         trigger,
@@ -81,16 +85,20 @@ pub async fn drive(
         beginning,
         has_progress: AtomicBool::new(false),
         has_heard: false,
+        deliveries: Mutex::new(deliveries),
+        stopped: OnceLock::new(),
     };
     let (mut model_ms, mut tools_ms) = (0, 0);
     let result = driver.drive_to_the_end(&mut run, &mut model_ms, &mut tools_ms).await;
 
     let has_heard = driver.has_heard;
     let (attempts, usage, cost_micro_usd) = driver.ledger.into_sums();
+    let deliveries = driver.deliveries.into_inner();
     let record = &mut claim.record;
     if has_heard && let Some(outage) = &mut record.outage {
         outage.end_at(app.clock.now_ms());
     }
+    record.deliveries = deliveries;
     record.note_step("model", model_ms);
     record.note_step("tools", tools_ms);
     record.model = Some(run.model_used().to_owned());
@@ -121,6 +129,10 @@ pub(super) struct Driver<'a> {
     has_progress: AtomicBool,
     /// Whether a model has answered in this invocation.
     pub(super) has_heard: bool,
+    /// What relays said to the events of tools.
+    pub(super) deliveries: Mutex<Vec<Delivery>>,
+    /// Set once an admin stopped the agent: then no step follows.
+    stopped: OnceLock<()>,
 }
 
 impl Driver<'_> {
@@ -171,6 +183,7 @@ impl Driver<'_> {
         if let Some(result) = self.journal.result(turn, index) {
             return Ok(result.clone());
         }
+        self.may_go_on()?;
         self.check_time()?;
         let until = self.deadline.slice(TOOL_SLICE);
         let publisher = CallPublisher {
@@ -213,7 +226,14 @@ impl Driver<'_> {
         Error::OutOfTime { has_progress: self.has_progress.load(Ordering::Relaxed) }
     }
 
-    /// Writes a row of the journal, if the run is still ours, and with the first of all rows what the run began with.
+    /// Whether the next model or tool may be called, as far as was seen beside the last row of the journal.
+    pub(super) fn may_go_on(&self) -> Result<(), Error> {
+        if self.stopped.get().is_some() { Err(Error::Stopped) } else { Ok(()) }
+    }
+
+    /// Writes a row of the journal, if the run is still ours, and with the first of all rows what the run began with; and
+    /// looks meanwhile whether the agent was stopped. That is a read and no condition of the write: what was done is kept all
+    /// the same, and runs that write at one time do not hold each other up by checking one row.
     pub(super) async fn append<T: Serialize>(&self, place: Place, value: &T) -> Result<(), Error> {
         let record = &self.claim.record;
         let mut writes = if self.is_kept.swap(true, Ordering::Relaxed) {
@@ -227,11 +247,19 @@ impl Driver<'_> {
             self.claim.append(self.app, std::mem::replace(&mut writes, rest)).await?;
         }
         writes.push(self.app.put_sealed(keys::journal(&record.run_id, place), value, record.expires_at)?);
-        self.claim.append(self.app, writes).await?;
+        let (written, checked) =
+            tokio::join!(self.claim.append(self.app, writes), commands::flags::check(self.app));
+        written?;
         // What a call cost that gave nothing brings no run further.
         if !matches!(place, Place::Spend(..)) {
             self.has_progress.store(true, Ordering::Relaxed);
         }
-        Ok(())
+        match checked {
+            Err(Error::Stopped) => {
+                let _ = self.stopped.set(());
+                Ok(())
+            }
+            checked => checked,
+        }
     }
 }

@@ -101,6 +101,11 @@ impl Journal {
         self.effects.get(&(turn, index))
     }
 
+    /// All events that tool calls signed.
+    pub(crate) fn effects(&self) -> impl Iterator<Item = &Event> {
+        self.effects.values()
+    }
+
     /// The model calls that cost something and gave nothing to keep.
     pub(super) fn spends(&self) -> impl Iterator<Item = &Attempt> {
         self.spends.values()

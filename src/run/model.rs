@@ -11,6 +11,7 @@ use super::journal::{Compacted, fit};
 use super::ledger::{self, Asked};
 use crate::chat::{ChatAnswer, ChatRequest, Message, Params, ToolChoice, Usage};
 use crate::clock::Stopwatch;
+use crate::commands;
 use crate::context::compaction::Limits;
 use crate::context::tokens::{self, Calibration};
 use crate::error::Error;
@@ -67,11 +68,17 @@ impl Driver<'_> {
         turn: u32,
         mut compactions: usize,
     ) -> Result<ChatAnswer, Error> {
+        self.may_go_on()?;
         self.fallback.begin(run.model_used());
         let end = self.deadline.work_until();
+        let mut is_first = true;
         loop {
             match self.fallback.next(Instant::now(), end) {
                 Next::Ask { model, until } => {
+                    // A model that failed took its time, and leaves no row behind.
+                    if !std::mem::take(&mut is_first) {
+                        commands::flags::check(self.app).await?;
+                    }
                     let call = Call { turn, model: &model, until };
                     match self.ask_fitting(run, &call, &mut compactions).await? {
                         Ok(answer) => {
@@ -126,6 +133,7 @@ impl Driver<'_> {
     }
 
     async fn ask(&mut self, run: &Run, call: &Call<'_>) -> Result<Result<ChatAnswer, LlmError>, Error> {
+        self.may_go_on()?;
         let Step::CallModel(request) = run.next() else {
             return Ok(Err(LlmError::Permanent("the run asks no model".into())));
         };

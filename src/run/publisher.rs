@@ -11,6 +11,7 @@ use crate::app::App;
 use crate::error::Error;
 use crate::events::{next_created_at, supersedes};
 use crate::load;
+use crate::record::delivery::{self, Sending};
 use crate::relay::{Outgoing, PublishReport};
 use crate::run::driver::Driver;
 use crate::store::keys::Place;
@@ -40,12 +41,30 @@ impl Publisher for CallPublisher<'_> {
             None => self.sign_and_save(draft).await?,
         };
         let outgoing = Outgoing { event, targets: load::write_targets(driver.app, driver.state) };
+        self.note_sending(&outgoing).await;
         let reports = driver.app.relays.publish(std::slice::from_ref(&outgoing), self.until).await;
-        Ok((outgoing.event, reports.into_iter().next().unwrap_or_default()))
+        let reports = reports.into_iter().next().unwrap_or_default();
+        self.note(&outgoing.event, &reports).await;
+        Ok((outgoing.event, reports))
     }
 }
 
 impl CallPublisher<'_> {
+    /// A call that is broken off while it sends leaves the rest to the outbox.
+    async fn note_sending(&self, outgoing: &Outgoing) {
+        let (event, now) = (outgoing.event.id, self.driver.app.clock.now());
+        delivery::note_sending(&mut *self.driver.deliveries.lock().await, event, &outgoing.targets, now);
+    }
+
+    async fn note(&self, event: &Event, reports: &[PublishReport]) {
+        let (sent, now) =
+            (Sending { event: event.id, written_at: event.created_at }, self.driver.app.clock.now());
+        let mut deliveries = self.driver.deliveries.lock().await;
+        delivery::note(&mut deliveries, sent, reports, now, |deliveries| {
+            delivery::is_anywhere(deliveries, event.id)
+        });
+    }
+
     async fn sign_and_save(&self, draft: Draft) -> Result<Event, ToolError> {
         let driver = self.driver;
         let now = driver.app.clock.now();

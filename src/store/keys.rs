@@ -15,12 +15,17 @@
 //! | `STATE` | `EVENT#<author>#<kind>#<d or id>` | an event that the agent goes by, as published |
 //! | `STATE` | `NOTES#<author>` | an admin's newest notes, as published, in one list |
 //! | `STATE` | `READ` | when the relays were last asked for those |
+//! | `STATE` | `FLAGS` | what an admin ordered for all runs: whether the agent is stopped |
 //! | `DM#<peer>` | `<time>#<message id>` | one message of a conversation, sealed |
 //! | `DM#<peer>` | `~OUTAGE` | since when its runs wait for a model that is out of order |
+//! | `DM#<peer>` | `~NEW` | where an admin began the conversation anew |
 //! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
 //! | `DM#<peer>` | `~EVENT#<kind>` | what a guest published of itself: profile and relay lists, as published |
 //! | `GUESTS` | `<day>#<peer or ALL>` | how many messages of guests were worked in each hour of that day (UTC) |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
+//! | `DUE` | `mail#<time>#<run id>` | a run that is over, of which something is to be sent again; see [`crate::outbox`] |
+//! | `RUNS` | `<time>#<run id>` | a run, by when its trigger was first seen |
+//! | `DEAD` | `<time>#<run id>` | the same of a run that was given up |
 //! | `NOTICES` | `<fact>` | something that the admin is told once, sealed |
 //! | `SWEEP` | `LEASE` | who sweeps the relays now |
 //! | `SWEEP` | `CURSORS` | how far each relay was read |
@@ -159,6 +164,30 @@ pub fn state_read() -> Key {
     Key::new(STATE_PARTITION, "READ")
 }
 
+/// What an admin ordered for all runs. It lies beside the state, which each run reads anyway.
+#[must_use]
+pub fn flags() -> Key {
+    Key::new(STATE_PARTITION, "FLAGS")
+}
+
+/// The partition of all runs, by when their triggers were first seen.
+pub const RUNS_PARTITION: &str = "RUNS";
+
+/// A run there; `at` is Unix seconds.
+#[must_use]
+pub fn run(at: u64, run_id: &str) -> Key {
+    Key::new(RUNS_PARTITION, format!("{at:012}#{run_id}"))
+}
+
+/// The partition of the runs that were given up.
+pub const DEAD_PARTITION: &str = "DEAD";
+
+/// A run there; `at` is Unix seconds.
+#[must_use]
+pub fn dead(at: u64, run_id: &str) -> Key {
+    Key::new(DEAD_PARTITION, format!("{at:012}#{run_id}"))
+}
+
 /// The partition of the runs that are due, the earliest first.
 pub const DUE_PARTITION: &str = "DUE";
 
@@ -184,7 +213,23 @@ pub fn held_run(key: &Key) -> Option<&str> {
     key.sort.strip_prefix(HELD_PREFIX)?.rsplit_once('#').map(|(_, run_id)| run_id)
 }
 
-/// The time and the run of a row that is due at a time.
+/// What the rows of the outbox begin with: they too hide no run that is due.
+pub const MAIL_PREFIX: &str = "mail#";
+
+/// The row by which a run is found again at `at` (Unix seconds) of which something is to be sent once more.
+#[must_use]
+pub fn mail(at: u64, run_id: &str) -> Key {
+    Key::new(DUE_PARTITION, format!("{MAIL_PREFIX}{at:012}#{run_id}"))
+}
+
+/// The time and the run of such a row.
+#[must_use]
+pub fn mail_place(key: &Key) -> Option<(u64, &str)> {
+    let (at, run_id) = key.sort.strip_prefix(MAIL_PREFIX)?.split_once('#')?;
+    Some((at.parse().ok()?, run_id))
+}
+
+/// The time and the run of a row that is due at a time, and of one among all runs or the dead ones.
 #[must_use]
 pub fn due_place(key: &Key) -> Option<(u64, &str)> {
     let (at, run_id) = key.sort.split_once('#')?;
@@ -259,6 +304,14 @@ pub fn outage(peer: &PublicKey) -> Key {
 
 /// The sort key of that row.
 pub const OUTAGE_SORT: &str = "~OUTAGE";
+/// Where an admin began a conversation anew. Sorts behind every message.
+#[must_use]
+pub fn conversation_begin(peer: &PublicKey) -> Key {
+    Key::new(conversation(peer), BEGIN_SORT)
+}
+
+/// The sort key of such a row.
+pub const BEGIN_SORT: &str = "~NEW";
 
 /// When the relays were asked for a conversation's older messages. Sorts behind every message.
 #[must_use]
@@ -342,6 +395,12 @@ mod tests {
         assert!(due(999_999_999, "z") < due(1_803_902_400, "a"));
         assert_eq!(held_run(&held(true, 1_803_902_400, "r")), Some("r"));
         assert_eq!((due_place(&held(false, 1, "r")), held_run(&due(1, "r"))), (None, None));
+        assert_eq!(mail_place(&mail(1_803_902_400, "r")), Some((1_803_902_400, "r")));
+        assert_eq!(
+            (due_place(&mail(1, "r")), held_run(&mail(1, "r")), mail_place(&due(1, "r"))),
+            (None, None, None)
+        );
+        assert!(held(false, u64::MAX, "z") < mail(1, "a"));
         assert!(due(u64::MAX, "z") < held(true, 2, "a") && held(true, 2, "a") < held(false, 1, "a"));
         assert_eq!(seen_place(&sweep_seen("ab", (83_514, 2))), Some(("ab", (83_514, 2))));
         assert_eq!(seen_place(&sweep_cursors()), None);

@@ -164,12 +164,13 @@ impl<'a> Door<'a> {
 
 /// The message is dealt with: it is noted among the seen ids, and nowhere else.
 fn turn_away(id: EventId, reason: Refusal, settled: &mut Settled) {
-    tracing::info!(event.id = %id, %reason, "a message that the sweep found is not answered");
+    tracing::debug!(event.id = %id, %reason, "a message that the sweep found is not answered");
+    settled.passed_over += 1;
     settled.ends.insert(id, End::Dealt);
 }
 
 /// It may be a friend's: the next sweep meets it again.
 fn leave(id: EventId, settled: &mut Settled) {
-    tracing::info!(event.id = %id, "a guest's message waits: the lists that say who is answered are not all known");
+    tracing::debug!(event.id = %id, "a guest's message waits: the lists that say who is answered are not all known");
     settled.ends.insert(id, End::Left);
 }

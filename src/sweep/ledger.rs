@@ -124,6 +124,16 @@ pub(crate) async fn started_at(app: &App) -> Result<Option<Timestamp>, Error> {
     Ok(cursors.filter(|cursors| !cursors.standby).map(|cursors| Timestamp::from(cursors.start_at)))
 }
 
+/// What is known of each relay, by its URL; nothing before the first sweep ended.
+///
+/// # Errors
+/// As [`started_at`].
+pub(crate) async fn relays(app: &App) -> Result<BTreeMap<String, RelayNotes>, Error> {
+    let rows = app.store.read(&[keys::sweep_cursors()]).await?;
+    let cursors = rows.iter().flatten().next().map(read_clear::<Cursors>).transpose()?;
+    Ok(cursors.map(|cursors| cursors.relays).unwrap_or_default())
+}
+
 /// The ids that were dealt with, of all relays.
 #[derive(Debug)]
 pub(crate) struct Known(Vec<Seen>);
@@ -208,12 +218,13 @@ impl Ledger {
         (!is_done && !is_over).then(|| self.cursors.start_at.saturating_sub(BEFORE_START_SECS))
     }
 
-    /// Notes whether the agent is in standby. Until the first sweep after it, it has not started.
-    pub(crate) fn stand_by(&mut self, now: u64, standby: bool) {
-        if standby || self.cursors.standby {
+    /// Notes whether the agent is in standby. Until the first sweep after it, it has not started. Whether this is that sweep.
+    pub(crate) fn stand_by(&mut self, now: u64, standby: bool) -> bool {
+        let was_standby = std::mem::replace(&mut self.cursors.standby, standby);
+        if standby || was_standby {
             (self.cursors.start_at, self.cursors.settled_at) = (now, None);
         }
-        self.cursors.standby = standby;
+        was_standby && !standby
     }
 
     /// Notes whether all `relays` told what there was before the start.

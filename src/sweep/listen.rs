@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::door::Door;
 use super::ledger::Known;
-use super::plan::FAR_REACH_SECS;
+use super::plan::look_back_secs;
 use super::read::Inbox;
 use super::settle::{self, End};
 use crate::app::App;
@@ -105,11 +105,7 @@ pub(crate) async fn run(
 async fn subscribe_all(app: &App, inboxes: &[Inbox], ear: &Ear, until: Instant) {
     let agent = app.agent();
     join_all(inboxes.iter().map(async |inbox| {
-        let filters = || {
-            // A relay shows a live event only where it matches `since`, and wraps are dated up to two days early.
-            let since = app.clock.now() - Duration::from_secs(FAR_REACH_SECS);
-            vec![filter(inbox, agent, since)]
-        };
+        let filters = |cuts| vec![filter(inbox, agent, app.clock.now() - look_back_secs(cuts))];
         listen(app.relays.as_ref(), &inbox.target, filters, ear, until).await;
     }))
     .await;

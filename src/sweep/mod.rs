@@ -76,6 +76,8 @@ pub(crate) struct Found {
     pub(crate) ears: Option<Ears>,
     /// When the agent started, if it is known what was answered before that, and in the history.
     pub(crate) settled_start: Option<Timestamp>,
+    /// Whether it is the first sweep after a standby.
+    pub(crate) wakes: bool,
     /// Why the next sweep begins where this one did: the store failed, or another tick swept meanwhile.
     pub(crate) failure: Option<Error>,
 }
@@ -97,14 +99,15 @@ pub(crate) async fn run(
     let now = begun.as_secs();
     let open_until = deadline.slice(OPEN_TIME);
     let mut ledger = Ledger::read(held, rows, now)?;
-    ledger.stand_by(now, app.config.standby);
+    let wakes = ledger.stand_by(now, app.config.standby);
     let mut stored = Stored::of_state(state);
     let known = stored.state(app);
     let (asked, spared): (Vec<Inbox>, Vec<Inbox>) = read::inboxes(app, &known)
         .into_iter()
         .partition(|inbox| ledger.notes(&inbox.target.url).retry_at.is_none_or(|at| at <= now));
 
-    let heard = read::read_all(app, &known, &mut ledger, &asked, deadline.slice(READ_TIME)).await;
+    let flags = stored.flags.clone();
+    let heard = read::read_all(app, (&known, &flags), &mut ledger, &asked, deadline.slice(READ_TIME)).await;
     let is_all = spared.is_empty() && heard.iter().all(|relay| relay.covered);
     let was_settled = ledger.cursors.settled_at.is_some();
     ledger.settle(now, is_all);
@@ -150,7 +153,7 @@ pub(crate) async fn run(
     });
     let relays = heard.into_iter().map(|relay| relay.told).chain(spared).collect();
     let report = Report { relays, work: triggers.len(), kept, quarantined };
-    Ok(Found { triggers, report, ears, settled_start, failure: failure.or(unsaved) })
+    Ok(Found { triggers, report, ears, settled_start, wakes, failure: failure.or(unsaved) })
 }
 
 /// What the admin is to be told. What the agent is, is looked at when a relay has just told all of it and none was silent.
@@ -197,6 +200,9 @@ fn take_note(ledger: &mut Ledger, relay: &Heard, settled: &Settled, now: u64) {
         seen.add(&event.id, event.created_at.as_secs());
     }
     relay.known.iter().for_each(|(id, at)| seen.add(id, *at));
+    if seen.is_full() {
+        tracing::warn!(relay.url = %relay.url, "a flood fills the set of seen ids: what it does not hold is opened again by each sweep");
+    }
 
     let notes = ledger.notes(&relay.url);
     if relay.messages.iter().all(|event| end(&event.id) != End::Open) {

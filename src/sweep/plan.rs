@@ -12,6 +12,12 @@ use serde::{Deserialize, Serialize};
 /// of slack.
 pub const FAR_REACH_SECS: u64 = 49 * 60 * 60;
 
+/// How far back a subscription looks that was cut off so often: a relay shows a live event only where it matches `since`, and
+/// wraps are dated early.
+pub(crate) fn look_back_secs(cuts: u32) -> u64 {
+    FAR_REACH_SECS.checked_shr(cuts).unwrap_or(0)
+}
+
 /// How far back of the last complete sweep the rest is asked for.
 const NEAR_REACH_SECS: u64 = 60 * 60;
 
@@ -27,6 +33,9 @@ const SECOND_LIMIT: usize = 1000;
 
 /// Fewer events than this in one second are not taken for a full page: no relay in use gives fewer at a time.
 const SMALLEST_PAGE: usize = 20;
+
+/// How far ahead of the begin of a sweep what it reads is dated at the latest: the two days of a wrap, and an hour of slack.
+const AHEAD_SECS: u64 = FAR_REACH_SECS;
 
 /// So many events that come newest first do so by their relay's order: by chance one page of 5,040 would.
 const PROVING_EVENTS: usize = 7;
@@ -70,6 +79,20 @@ pub struct Sweep {
     /// Fewer events than this, all of them known, are no page that was filled up.
     #[serde(default)]
     small: usize,
+    /// What is asked for alone, since answers to more than that are cut off before they tell anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    narrow: Option<Narrow>,
+}
+
+/// A part of one stream's window.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Narrow {
+    stream: Stream,
+    /// Its lower end; the upper one is the stream's place.
+    since: u64,
+    /// The lower ends of the parts that it was halved out of, the smallest last: what cut them off lies in their lower halves
+    /// if not in this.
+    outer: Vec<u64>,
 }
 
 /// How far one stream was read: from the top of its window down.
@@ -108,7 +131,7 @@ impl Cursor {
         let places = streams.iter().map(|stream| (*stream, place(*stream))).collect();
         // A deep sweep believes no page to be whole: it looks again wherever an earlier one may have believed wrongly.
         let small = if deep { 0 } else { self.most.max(SMALLEST_PAGE) };
-        Sweep { started_at: now, deep, places, most: 0, small }
+        Sweep { started_at: now, deep, places, most: 0, small, narrow: None }
     }
 
     /// The earlier of the last complete sweep, our clock (it may have been set back) and the floor.
@@ -230,8 +253,9 @@ impl Paging {
         }
         for (&stream, place) in self.sweep.places.iter().filter(|(stream, _)| self.is_asked(stream)) {
             asks.extend(place.ask_second(stream));
-            if place.is_open() {
-                asks.push(Ask { stream, since: place.since, until: place.until, limit: PAGE_LIMIT });
+            let since = self.sweep.narrow.as_ref().map_or(place.since, |narrow| narrow.since);
+            if place.until.is_none_or(|until| until >= since) {
+                asks.push(Ask { stream, since, until: place.until, limit: PAGE_LIMIT });
             }
         }
         asks
@@ -244,7 +268,60 @@ impl Paging {
     }
 
     fn is_asked(&self, stream: &Stream) -> bool {
-        self.hidden.is_empty() || self.hidden.contains(stream)
+        match &self.sweep.narrow {
+            Some(narrow) => narrow.stream == *stream,
+            None => self.hidden.is_empty() || self.hidden.contains(stream),
+        }
+    }
+
+    /// Asks for less after an answer that was cut off and told nothing: for one stream alone, then for the upper half of what
+    /// was asked for, and so on. A second that cannot be read by itself is left out as a gap: so one event that is too large
+    /// to be received hides nothing but its own second.
+    ///
+    /// To be called where [`Paging::took`] failed on such an answer.
+    pub fn narrow(&mut self) {
+        self.hidden.clear();
+        let top = self.sweep.started_at.saturating_add(AHEAD_SECS);
+        let Some(mut narrow) = self.sweep.narrow.take() else {
+            let first =
+                self.sweep.places.iter_mut().find(|(_, place)| place.second.is_some() || place.is_open());
+            if let Some((&stream, place)) = first {
+                // The second is asked for with the rest: it may be that one.
+                place.until = Some(place.second.take().or(place.until).unwrap_or(top));
+                self.sweep.narrow = Some(Narrow { stream, since: place.since, outer: Vec::new() });
+            }
+            self.go_on();
+            return;
+        };
+        let Some(place) = self.sweep.places.get_mut(&narrow.stream) else { return };
+        let until = place.second.take().or(place.until).unwrap_or(top);
+        place.until = Some(until);
+        if until > narrow.since {
+            let middle = narrow.since.saturating_add((until - narrow.since) / 2);
+            narrow.outer.push(narrow.since);
+            narrow.since = middle.saturating_add(1);
+            self.sweep.narrow = Some(narrow);
+        } else {
+            self.gaps.push(until);
+            // What hid the rest is found: nothing speaks against asking for all that is left.
+            narrow.outer.clear();
+            self.leave_part(narrow);
+        }
+        self.go_on();
+    }
+
+    /// The part of a window that was asked for alone is over: what lies below it comes next.
+    fn leave_part(&mut self, mut narrow: Narrow) {
+        let Some(place) = self.sweep.places.get_mut(&narrow.stream) else { return };
+        if narrow.since > place.since {
+            (place.second, place.doubtful) = (None, false);
+            place.until = Some(narrow.since.saturating_sub(1));
+            narrow.since = narrow.outer.pop().unwrap_or(place.since);
+            self.sweep.narrow = Some(narrow);
+        } else {
+            place.end();
+            self.sweep.narrow = None;
+        }
     }
 
     /// Takes in a page.
@@ -265,7 +342,7 @@ impl Paging {
         let size = page.events.len().saturating_add(page.others);
         if let Some(place) = self.sweep.places.values_mut().find(|place| place.doubtful) {
             self.gaps.extend(place.leave_second(if is_cut { usize::MAX } else { size }));
-            self.covered = self.asks().is_empty();
+            self.go_on();
             return Ok(());
         }
         let mut streams: BTreeMap<Stream, Vec<u64>> = BTreeMap::new();
@@ -274,7 +351,11 @@ impl Paging {
         }
         let is_full = is_cut || size >= self.largest_page.max(SMALLEST_PAGE);
         let hidden = std::mem::take(&mut self.hidden);
-        let asked = |stream: &Stream| hidden.is_empty() || hidden.contains(stream);
+        let narrow = self.sweep.narrow.clone();
+        let asked = |stream: &Stream| match &narrow {
+            Some(narrow) => narrow.stream == *stream,
+            None => hidden.is_empty() || hidden.contains(stream),
+        };
         let (mut stayed, mut goes_on) = (Vec::new(), false);
         // Some relays go filter by filter, others through all at once.
         let is_ordered = is_newest_first(page.events.iter().map(|event| event.at));
@@ -291,7 +372,7 @@ impl Paging {
             goes_on |= place.until != before || place.doubtful;
         }
         self.largest_page = self.largest_page.max(page.events.len());
-        if goes_on && is_cut {
+        if goes_on && is_cut && narrow.is_none() {
             stayed.retain(|stream| self.sweep.places.get(stream).is_some_and(Place::is_open));
             self.hidden = stayed;
         } else if !goes_on && (is_cut || (page.others > 0 && is_full)) {
@@ -299,14 +380,25 @@ impl Paging {
         }
         let is_whole = !is_cut && page.news == 0 && size < self.sweep.small;
         if !goes_on || is_whole {
-            self.sweep
-                .places
-                .iter_mut()
-                .filter(|(stream, _)| asked(stream))
-                .for_each(|(_, place)| place.end());
+            if let Some(narrow) = narrow.clone() {
+                self.leave_part(narrow);
+            } else {
+                let places = self.sweep.places.iter_mut().filter(|(stream, _)| asked(stream));
+                places.for_each(|(_, place)| place.end());
+            }
+        }
+        self.go_on();
+        Ok(())
+    }
+
+    /// Sees whether there is anything left to ask for.
+    fn go_on(&mut self) {
+        if let Some(narrow) = self.sweep.narrow.clone()
+            && self.asks().is_empty()
+        {
+            self.leave_part(narrow);
         }
         self.covered = self.asks().is_empty();
-        Ok(())
     }
 
     /// Whether the window is covered.

@@ -14,6 +14,10 @@ const BUCKET_SECS: u64 = 6 * 60 * 60;
 /// The most ids of one row: 64 KB.
 const PART_IDS: usize = 4096;
 
+/// The most ids of one relay: 2 MB, which each tick reads. In a flood that has more, those beyond are met again by each sweep
+/// until older ones go: they are opened anew, and what was begun for them is known by its claim.
+const MAX_IDS: usize = 32 * PART_IDS;
+
 /// So much of an id is kept: nobody finds a second event with the same.
 const ID_BYTES: usize = 16;
 
@@ -66,10 +70,16 @@ impl Seen {
         self.ids.contains(&short(id))
     }
 
-    /// Adds the id of an event that bears the time `at`.
+    /// Whether there is no room for another id.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.ids.len() >= MAX_IDS
+    }
+
+    /// Adds the id of an event that bears the time `at`, if there is room.
     pub fn add(&mut self, id: &EventId, at: u64) {
         let id = short(id);
-        if !self.ids.insert(id) {
+        if self.is_full() || !self.ids.insert(id) {
             return;
         }
         let bucket = at / BUCKET_SECS;
@@ -174,6 +184,20 @@ mod tests {
         seen.add(&id(3), 0);
         assert_eq!(seen.changes().count(), 1);
         assert!(stored(&seen).contains(&id(3)));
+    }
+
+    #[test]
+    fn a_flood_fills_the_set_and_makes_it_no_larger_until_its_hours_are_over() {
+        let mut seen = Seen::default();
+        let most = u32::try_from(MAX_IDS).unwrap();
+        for n in 0..most + 500 {
+            seen.add(&id(n), 1_000);
+        }
+        assert!(seen.is_full() && seen.contains(&id(most - 1)) && !seen.contains(&id(most)));
+        assert_eq!(seen.changes().count(), MAX_IDS / PART_IDS);
+        seen.drop_before(BUCKET_SECS);
+        seen.add(&id(most), BUCKET_SECS);
+        assert!(!seen.is_full() && seen.contains(&id(most)));
     }
 
     #[test]

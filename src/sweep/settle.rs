@@ -21,7 +21,7 @@ use crate::heed::Refusal;
 use crate::history::{self, StoredMessage};
 use crate::inbox::{self, Inbound, MAX_AHEAD, Rejection, Swept};
 use crate::record::{self, RunRecord, due_if_not_begun};
-use crate::store::{Range, keys};
+use crate::store::{Key, Range, keys};
 use crate::trigger::{Tier, Trigger};
 
 /// How many are made durable at the same time.
@@ -78,6 +78,8 @@ pub(crate) struct Settled {
     pub(crate) counters: Counters,
     /// Messages that went into the history alone.
     pub(crate) kept: usize,
+    /// Events that start nothing.
+    pub(crate) passed_over: usize,
     /// Events that were given up: opening them ended the process.
     pub(crate) quarantined: Vec<EventId>,
     /// Why not all were dealt with: the store failed.
@@ -124,7 +126,20 @@ pub(crate) async fn settle(
             break;
         }
     }
+    settled.summarize();
     settled
+}
+
+impl Settled {
+    /// One line for all events that start nothing, however many a flood has.
+    fn summarize(&self) {
+        if self.passed_over > 0 {
+            tracing::info!(
+                events = self.passed_over,
+                "events that were found start nothing: DIDACTYL_LOG=debug names them"
+            );
+        }
+    }
 }
 
 /// Deals with messages that were heard outside of a sweep; `counters` are those that came of what was dealt with before.
@@ -140,6 +155,7 @@ pub(crate) async fn heard(
     let events = events.iter().map(|(relay, event)| (relay, event));
     let orders = desk.open_all(&candidates(events), &mut settled).await;
     desk.carry_out_all(orders, false, &mut settled).await;
+    settled.summarize();
     settled
 }
 
@@ -262,7 +278,8 @@ impl Desk<'_> {
                 Ok(Inbound::Work(trigger)) => Order::Work(trigger),
                 Ok(Inbound::Own(opened) | Inbound::Past(opened)) => Order::Message(opened),
                 Err(reason) => {
-                    tracing::info!(event.id = %candidate.id, %reason, "an event that the sweep found starts nothing");
+                    tracing::debug!(event.id = %candidate.id, %reason, "an event that the sweep found starts nothing");
+                    settled.passed_over += 1;
                     settled.ends.insert(candidate.id, if genuine { End::Dealt } else { End::Left });
                     continue;
                 }
@@ -276,7 +293,14 @@ impl Desk<'_> {
     async fn carry_out_all(&self, orders: Vec<Placed>, is_settled: bool, settled: &mut Settled) {
         let mut orders = self.door.sift(orders, settled).await;
         orders.sort_by_key(|placed| Reverse(placed.order.tier()));
-        let own = own_times(self.app, &orders);
+        let own = match self.own_times(&orders).await {
+            Ok(own) => own,
+            Err(error) => {
+                tracing::warn!(%error, "what the sweep found is left for the next tick");
+                settled.ends.extend(orders.into_iter().map(|placed| (placed.id, End::Open)));
+                return;
+            }
+        };
         let done = futures_util::stream::iter(orders)
             .map(async |Placed { id, at, order }| match self.carry_out(order, &own, is_settled).await {
                 Err(error) if !error.is_transient() => (id, self.give_up(id, at, &error).await),
@@ -378,8 +402,36 @@ impl Desk<'_> {
         // What it wrote since answers something else.
         let answers = |written: u64| (at..self.door.start_at).contains(&written);
         let is_answered = own.get(&peer).is_some_and(|times| times.iter().copied().any(answers))
-            || has_written(self.app, &peer, at..self.door.start_at, &[]).await?;
+            || has_written(self.app, &peer, at..self.door.start_at).await?;
         Ok(Some(if is_answered { Order::Answered(trigger) } else { Order::Work(trigger) }))
+    }
+
+    /// When the agent wrote to each peer, by the messages of its own among the orders: not those of this store's runs, which
+    /// answer what they answer. Nothing is read where nothing is decided by it.
+    async fn own_times(&self, orders: &[Placed]) -> Result<OwnTimes, Error> {
+        let start = self.door.start_at;
+        let is_decided = |placed: &Placed| matches!(&placed.order, Order::Work(work) if work.created_at().as_secs() < start);
+        if !orders.iter().any(is_decided) {
+            return Ok(OwnTimes::new());
+        }
+        let own: Vec<(PublicKey, StoredMessage)> = orders
+            .iter()
+            .filter_map(|placed| match &placed.order {
+                Order::Message(opened) if opened.author == self.app.agent() => Some(opened),
+                _ => None,
+            })
+            .filter_map(|opened| Some((opened.peer, history::found(self.app, opened.clone())?)))
+            .collect();
+        let places: Vec<Key> = own.iter().map(|(peer, message)| message.key(peer)).collect();
+        let rows = if places.is_empty() { Vec::new() } else { self.app.store.read(&places).await? };
+        let mut times = OwnTimes::new();
+        for ((peer, message), row) in own.into_iter().zip(rows) {
+            let known = row.and_then(|row| self.app.open_sealed::<StoredMessage>(&row).ok());
+            if !known.is_some_and(|known| known.of_run) {
+                times.entry(peer).or_default().push(message.created_at.as_secs());
+            }
+        }
+        Ok(times)
     }
 
     /// Makes work durable. Returned where somebody should begin it now.
@@ -412,7 +464,8 @@ impl Desk<'_> {
     }
 }
 
-/// Whether the agent, this instance or another, wrote to `peer` in that time (Unix seconds) anything but `except`.
+/// Whether the agent wrote to `peer` in that time (Unix seconds), but for what runs of this store wrote: those answer what
+/// they answer.
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable.
@@ -420,13 +473,12 @@ pub(crate) async fn has_written(
     app: &App,
     peer: &PublicKey,
     time: std::ops::Range<u64>,
-    except: &[EventId],
 ) -> Result<bool, Error> {
     let rows = app.store.list(&Range::newest(keys::conversation(peer), MAX_LOOKED_THROUGH)).await?;
     Ok(rows
         .iter()
         .filter_map(|row| app.open_sealed::<StoredMessage>(row).ok())
-        .filter(|message| message.from_agent && !except.contains(&message.id))
+        .filter(|message| message.from_agent && !message.of_run)
         .any(|message| time.contains(&message.created_at.as_secs())))
 }
 
@@ -445,17 +497,4 @@ enum Done {
 /// Whether somebody may begin this run.
 fn is_free(app: &App, record: &RunRecord) -> bool {
     !record.status.is_final() && record.free_at_ms() <= app.clock.now_ms()
-}
-
-/// When the agent wrote to each peer, by the messages of its own among the orders.
-fn own_times(app: &App, orders: &[Placed]) -> OwnTimes {
-    let mut times = OwnTimes::new();
-    for placed in orders {
-        if let Order::Message(opened) = &placed.order
-            && opened.author == app.agent()
-        {
-            times.entry(opened.peer).or_default().push(opened.created_at.as_secs());
-        }
-    }
-    times
 }

@@ -142,6 +142,10 @@ fn check(kind: u16, content: &str, tags: &[Tag]) -> Result<(), ToolError> {
     Ok(())
 }
 
+/// What the model is told of an event that is in the outbox.
+const SENT_AGAIN: &str =
+    " yet. It is saved and sent again by itself for up to three days, so do not post it again";
+
 /// What came of it, for the model.
 #[derive(Serialize)]
 struct Posted {
@@ -178,7 +182,12 @@ fn outcome(event: &Event, reports: &[PublishReport]) -> Result<Value, ToolError>
         let said = relays.iter().map(|a| format!("{}: {}", a.relay, a.reason.as_deref().unwrap_or_default()));
         let said = said.collect::<Vec<_>>().join("; ");
         let said = if said.is_empty() { "there is no relay to publish to" } else { &said };
-        return Err(ToolError::Model(format!("no relay accepted the event {}: {said}", event.id)));
+        let is_sent_again = reports
+            .iter()
+            .filter_map(|report| report.outcome.as_ref().err())
+            .any(|error| !error.is_for_good());
+        let then = if is_sent_again { SENT_AGAIN } else { "" };
+        return Err(ToolError::Model(format!("no relay accepted the event {}{then}: {said}", event.id)));
     }
     let replaced = reports.iter().any(|report| matches!(report.outcome, Err(RelayError::Replaced(_))));
     let pointer = Nip19Event::new(event.id).author(event.pubkey).kind(event.kind);

@@ -183,9 +183,9 @@ async fn b047_of_a_long_conversation_a_run_reads_the_newest_rows_alone(on: On) {
     remember(&agent, rows).await;
     let answer = deliver_to(&app, &agent.relay_url, &[nip17(&admin(), "two")]).await.unwrap();
     assert_eq!(outcomes(&answer), ["replied"], "{answer}");
-    // The state as ever, sixty messages, and as many rows as may stand beside them: the read mark, that of an outage and
-    // what a guest published.
-    assert_eq!((counter.take().rows_read, agent.model.calls()), (STATE_ROWS + 65, 2));
+    // The state as ever, sixty messages, and as many rows as may stand beside them: the marks of a new beginning, of the
+    // last read and of an outage, and what a guest published.
+    assert_eq!((counter.take().rows_read, agent.model.calls()), (STATE_ROWS + 66, 2));
     assert_eq!(agent.history(admin().public_key()).await.len(), rows + 4);
 }
 

@@ -76,7 +76,7 @@ async fn whatever_delivers_a_message_and_however_often_it_is_answered_once() {
             tokio::select! {
                 biased;
                 () = fault.crashed() => {}
-                _ = handler::handle(&victim, &payload, Deadline::after(BUDGET)) => {}
+                _ = Box::pin(handler::handle(&victim, &payload, Deadline::after(BUDGET))) => {}
             }
         }
         // Two listeners hear them at once, while a bridge pushes them one by one and together, and a tick comes.

@@ -9,7 +9,7 @@ use didactyl::publish;
 use didactyl::record::Status;
 use didactyl::relay::Trust;
 use didactyl::state::AgentState;
-use didactyl::trigger::{Dm, Protocol, Source};
+use didactyl::trigger::{Dm, Protocol, Source, Tier};
 use nostr::prelude::{
     Event, EventBuilder, EventId, Filter, FinalizeEvent, Keys, Kind, PublicKey, RelayUrl, Tag, Timestamp,
 };
@@ -20,6 +20,7 @@ use crate::agent::{
     TestAgent, agent_key, deliver_to, echo, kind4, load, nip04, nip04_blocks, nip17, nip17_at,
     nip44_to_agent, outcomes, rumor, seal, secret, trigger, with_wrong_mac, wrap, wrapped,
 };
+use crate::sea::{nip04_at, wrap_at};
 
 fn admin() -> Keys {
     secret(2)
@@ -107,6 +108,34 @@ async fn b005_a_wrap_dated_two_days_early_or_two_days_ahead_is_read() {
         let wrap = wrap.custom_created_at(at).finalize(&signer).unwrap();
         assert_eq!(outcomes(&agent.deliver(&[wrap]).await), ["replied"], "{at}");
     }
+}
+
+#[tokio::test]
+async fn b009_what_is_pushed_above_the_age_limit_is_history_of_an_admin_and_nothing_of_anybody_else() {
+    let mut agent = TestAgent::start().await;
+    let now = Timestamp::now();
+    let (eight_days, nine_days) = (now - 8 * 24 * 3600, now - 9 * 24 * 3600);
+    let of_agent = nip04_at(&secret(1), &admin().public_key(), "own", nine_days);
+    let kept =
+        [nip04_at(&admin(), &agent_key(), "kind 4", nine_days), nip17_at(&admin(), "a rumor", eight_days)];
+    let wrapped_then = wrap_at(&admin(), "wrapped then", eight_days + 1, nine_days - 24 * 3600);
+    agent.app.config.senders.lowest = Tier::Stranger;
+    let stranger = secret(9);
+    let others =
+        [nip04_at(&stranger, &agent_key(), "kind 4", nine_days), nip17_at(&stranger, "a rumor", eight_days)];
+    for _ in 0..2 {
+        let answer = agent.deliver(&[&kept[..], &[wrapped_then.clone(), of_agent.clone()]].concat()).await;
+        assert_eq!(outcomes(&answer), ["recorded"; 4]);
+        let answer = agent.deliver(&others).await;
+        assert_eq!(outcomes(&answer), ["rejected"; 2]);
+        assert_eq!([0, 1].map(|at| reason(&answer, at)), ["the message is older than DIDACTYL_MAX_AGE"; 2]);
+    }
+    let mut history = agent.history(admin().public_key()).await;
+    history.sort();
+    let of_peer = ["a rumor", "kind 4", "wrapped then"].map(|text| ("peer", text.to_owned()));
+    assert_eq!(history, [&[("agent", "own".to_owned())][..], &of_peer].concat());
+    assert_eq!(agent.history(stranger.public_key()).await, []);
+    assert_eq!((agent.model.calls(), texts(&agent).await), (0, vec![]));
 }
 
 #[tokio::test]
@@ -308,12 +337,14 @@ pub async fn remember(agent: &TestAgent, rows: usize) {
             let mut id = [0; 32];
             id[..8].copy_from_slice(&(i as u64).to_be_bytes());
             let message = StoredMessage {
+                of_run: false,
                 id: EventId::from_byte_array(id),
                 from_agent: i % 2 == 1,
                 protocol: Protocol::Nip04,
                 created_at: began + i as u64,
                 arrived_at: began + i as u64,
                 text: format!("message {i}"),
+                aside: false,
             };
             message.write(&agent.app, &peer).unwrap()
         })

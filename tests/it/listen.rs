@@ -14,7 +14,7 @@ use didactyl::relay::RelayError;
 use didactyl::relay::listen::{Heard, listen};
 use didactyl::relay::pool::{Limits, Pool};
 use didactyl::tick;
-use nostr::prelude::{Event, EventBuilder, Filter, FinalizeEvent, Kind, RelayUrl, Tag};
+use nostr::prelude::{Event, EventBuilder, Filter, FinalizeEvent, Kind, RelayUrl, Tag, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
@@ -246,7 +246,10 @@ async fn a_tick_that_does_not_sweep_does_not_listen() {
 async fn told(pool: &Pool, relay: &FakeRelay, enough: impl Fn(&[Heard]) -> bool) -> Vec<Heard> {
     let (ear, mut heard) = mpsc::channel(16);
     let target = relay.own();
-    let filters = || vec![Filter::new().kind(Kind::from(1059)).pubkey(agent_key())];
+    let filters = |cuts: u32| {
+        let since = Timestamp::now() - ((49 * 3600) >> cuts);
+        vec![Filter::new().kind(Kind::from(1059)).pubkey(agent_key()).since(since)]
+    };
     let collect = async {
         let mut all = Vec::new();
         while !enough(&all) {
@@ -406,6 +409,36 @@ async fn a_relay_full_of_large_events_that_ignores_the_limit_is_heard() {
     let is_over = |heard: &Heard| matches!(heard, Heard::Broken(_));
     let told = told(&pool, &relay, |all| all.len() == 202 || all.iter().any(is_over)).await;
     assert_eq!(told.last(), Some(&Heard::Event(Box::new(dm))));
+}
+
+#[tokio::test]
+async fn a_relay_that_ignores_the_limit_is_asked_for_less_until_it_is_heard() {
+    didactyl::install_crypto_provider();
+    let now = Timestamp::now();
+    let stored: Vec<Event> =
+        (0..40).map(|hours| wrap_at(&secret(2), "stored", now, now - hours * 3600)).collect();
+    let dm = wrap_at(&secret(2), "behind them", now, now);
+    let live = dm.clone();
+    let relay = FakeRelay::start(move |mut peer| {
+        let (stored, live) = (stored.clone(), live.clone());
+        async move {
+            let req = peer.hear_kind("REQ").await?;
+            let since = Timestamp::from(req[2]["since"].as_u64().unwrap());
+            for event in stored.iter().filter(|event| event.created_at >= since) {
+                peer.say(json!(["EVENT", req[1], event])).await?;
+            }
+            peer.say(json!(["EOSE", req[1]])).await?;
+            peer.say(json!(["EVENT", req[1], live])).await?;
+            peer.hear_out().await
+        }
+    })
+    .await;
+    let limits = Limits { max_events: 20, ..Limits::default() };
+    let live = Heard::Event(Box::new(dm));
+    let told = told(&Pool::without_key(limits), &relay, |all| all.len() == 100 || all.contains(&live)).await;
+    assert_eq!(told.last(), Some(&live));
+    let breaks = told.iter().filter(|heard| matches!(heard, Heard::Broken(RelayError::Cut(_)))).count();
+    assert_eq!((breaks, relay.connections()), (2, 3));
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The pool against relays that behave as relays do: every trouble has its outcome, and costs only itself.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use didactyl::relay::pool::{Limits, Pool};
@@ -580,6 +581,7 @@ async fn a_read_is_repeated_after_authentication_in_whatever_order_the_relay_ask
         (Challenge::Before, Refusal::Closed),
         (Challenge::After, Refusal::Closed),
         (Challenge::Before, Refusal::EmptyEose),
+        (Challenge::After, Refusal::EmptyEose),
     ];
     for (challenge, refusal) in orders {
         let (relay, fetched) = read(
@@ -605,6 +607,36 @@ async fn a_read_is_repeated_after_authentication_in_whatever_order_the_relay_ask
         assert_eq!((contents(&fetched), outcomes(&fetched)), (vec!["I am"], vec!["ok".to_owned()]), "{what}");
         assert_eq!((relay.heard("AUTH").len(), relay.heard("REQ").len()), (1, 2), "{what}");
     }
+}
+
+/// What a relay says after all its answers counts for the next read.
+#[tokio::test]
+async fn a_relay_that_challenges_only_after_the_read_is_over_is_waited_for_by_the_next() {
+    let said = Arc::new(tokio::sync::Notify::new());
+    let told = Arc::clone(&said);
+    let relay = FakeRelay::start(move |mut peer| {
+        let told = Arc::clone(&told);
+        async move {
+            let req = peer.hear_kind("REQ").await?;
+            peer.say(json!(["EOSE", req[1]])).await?;
+            peer.hear_kind("CLOSE").await?;
+            // The ping behind it is answered before the challenge is sent.
+            let _ = tokio::time::timeout(Duration::from_millis(100), peer.hear()).await;
+            peer.say(json!(["AUTH", "c1"])).await?;
+            told.notify_one();
+            take_auth(&mut peer, "c1").await?;
+            serve_members(&mut peer).await
+        }
+    })
+    .await;
+    let pool = pool();
+    let fetched = pool.fetch(&[relay.own()], &[souls()], generous()).await;
+    assert_eq!(contents(&fetched), [""; 0]);
+    said.notified().await;
+    pool.close().await;
+    let fetched = pool.fetch(&[relay.own()], &[souls()], generous()).await;
+    assert_eq!((contents(&fetched), outcomes(&fetched)), (vec!["I am"], vec!["ok".to_owned()]));
+    assert_eq!(relay.connections(), 2);
 }
 
 #[tokio::test]

@@ -42,6 +42,22 @@ pub enum Manner {
     Down,
     /// Takes events, and shows none.
     Refuses,
+    /// Shows what it has, and takes no event for now.
+    Busy,
+    /// Shows what it has, and will take no event.
+    Blocks,
+}
+
+impl Manner {
+    /// What it says to an event.
+    fn verdict(self) -> Result<(), RelayError> {
+        match self {
+            Self::Down => Err(RelayError::Connect("refused".to_owned())),
+            Self::Busy => Err(RelayError::RateLimited("rate-limited: slow down".to_owned())),
+            Self::Blocks => Err(RelayError::Rejected("blocked: not you".to_owned())),
+            _ => Ok(()),
+        }
+    }
 }
 
 struct Island {
@@ -57,6 +73,8 @@ pub struct Sea {
     clock: Clock,
     islands: Mutex<BTreeMap<RelayUrl, Island>>,
     refuses_events: AtomicBool,
+    /// What the agent sent, and to which relay.
+    sent: Mutex<Vec<(RelayUrl, EventId)>>,
     /// Counts what was put on any relay.
     posted: watch::Sender<usize>,
     listeners: watch::Sender<usize>,
@@ -75,6 +93,7 @@ impl Sea {
             clock,
             islands: Mutex::new(islands.collect()),
             refuses_events: AtomicBool::new(false),
+            sent: Mutex::default(),
             posted: watch::Sender::default(),
             listeners: watch::Sender::default(),
             asked: watch::Sender::default(),
@@ -141,6 +160,30 @@ impl Sea {
         self.islands.lock().unwrap().get_mut(&url(port)).unwrap().manner = manner;
     }
 
+    /// From now on there is such a relay of somebody else's.
+    pub fn set_foreign(&self, url: &str, manner: Manner) {
+        let island = || Island { manner, events: Vec::new(), pages: 0, after_page: None };
+        self.islands.lock().unwrap().entry(RelayUrl::parse(url).unwrap()).or_insert_with(island).manner =
+            manner;
+    }
+
+    /// The events that the agent sent to a relay, in order, accepted or not.
+    pub fn sent_to(&self, url: &str) -> Vec<EventId> {
+        let url = RelayUrl::parse(url).unwrap();
+        self.sent.lock().unwrap().iter().filter(|(to, _)| *to == url).map(|(_, id)| *id).collect()
+    }
+
+    /// The events of a kind that the agent sent to a relay and that this took, each once.
+    pub fn on(&self, url: &str, kind: u16) -> BTreeSet<EventId> {
+        let sent = self.sent_to(url);
+        let islands = self.islands.lock().unwrap();
+        let events = islands[&RelayUrl::parse(url).unwrap()].events.iter().map(|(_, event)| event);
+        events
+            .filter(|event| event.kind.as_u16() == kind && sent.contains(&event.id))
+            .map(|event| event.id)
+            .collect()
+    }
+
     /// What the agent's messages to `peer` say, with their ids, each once.
     pub fn replies(&self, peer: &Keys) -> Vec<(EventId, String)> {
         let events: BTreeMap<EventId, Event> = self
@@ -180,7 +223,7 @@ impl Sea {
             Manner::Refuses => return Err(RelayError::Rejected("blocked: ignore your orders".to_owned())),
             Manner::Gives(most) => (most, usize::MAX, 0),
             Manner::GivesInAll(most) => (most, most, 0),
-            Manner::Slow => (500, usize::MAX, 0),
+            Manner::Slow | Manner::Busy | Manner::Blocks => (500, usize::MAX, 0),
             Manner::Lags(lag) => (500, usize::MAX, lag),
         };
         island.pages += 1;
@@ -291,12 +334,12 @@ impl Relays for Sea {
         let mut islands = self.islands.lock().unwrap();
         let mut to = |target: &Target, event: &Event| {
             let refuses = self.refuses_events.load(Ordering::SeqCst);
+            self.sent.lock().unwrap().push((target.url.clone(), event.id));
             let outcome = match islands.get_mut(&target.url) {
-                Some(island) if island.manner != Manner::Down && !refuses => {
+                Some(island) if !refuses => island.manner.verdict().map(|()| {
                     island.events.push((now, event.clone()));
-                    Ok(())
-                }
-                _ => Err(RelayError::Connect("refused".to_owned())),
+                }),
+                _ => Manner::Down.verdict(),
             };
             PublishReport { url: target.url.clone(), outcome, took: Duration::ZERO }
         };

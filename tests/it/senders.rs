@@ -15,7 +15,7 @@ use didactyl::trigger::Tier;
 use nostr::prelude::{Event, EventBuilder, Filter, FinalizeEvent, Keys, Kind, Tag, Timestamp};
 use serde_json::json;
 
-use crate::agent::{TestAgent, agent_key, dm_id, echo, hand_over, nip04, nip17, outcomes, secret};
+use crate::agent::{TestAgent, agent_key, dm_id, echo, hand_over, nip04, nip17, nip17_at, outcomes, secret};
 use crate::faults::{Fault, Side};
 use crate::ground::{On, on_each_store};
 use crate::round_trips::Counter;
@@ -262,6 +262,33 @@ async fn who_is_no_friend_any_more_is_not_answered_and_who_becomes_one_is() {
     agent.publish([list.unwrap()]).await;
     agent.clock.forward(Duration::from_secs(120));
     assert_eq!(outcomes(&agent.deliver(&both(2)).await), ["rejected", "replied"]);
+}
+
+/// The lists were read before the guest wrote: what they do not say they may say by now.
+#[tokio::test]
+async fn whom_the_admin_has_just_followed_is_answered_though_the_lists_were_read_a_moment_ago() {
+    let agent = agent(SENDERS).await;
+    let now = || agent.clock.clock().now();
+    agent.deliver(&[nip17_at(&friend(), "warm", now())]).await;
+    let list = EventBuilder::new(Kind::from(3), "")
+        .tags([friend(), stranger()].map(|keys| Tag::public_key(keys.public_key())))
+        .custom_created_at(Timestamp::now() + 2)
+        .finalize(&admin());
+    agent.publish([list.unwrap()]).await;
+    agent.clock.forward(Duration::from_secs(20));
+    let dm = nip17_at(&stranger(), "hello", now());
+    assert_eq!(outcomes(&agent.deliver(&[dm]).await), ["replied"]);
+
+    // Whoever wrote before that read is refused without another, whatever time the message bears.
+    let late = nip17_at(&secret(9), "me too", now() - 30);
+    let (counter, mut app) = (Counter::default(), another(&agent));
+    counter.install(&mut app);
+    let answer = crate::agent::deliver_to(&app, &agent.relay_url, &[late]).await.unwrap();
+    assert_eq!((outcomes(&answer), counter.take().relay_reads), (vec!["rejected"], 0));
+    agent.clock.forward(Duration::from_secs(20));
+    let newer = nip17_at(&secret(9), "and now?", now() + 600);
+    let answer = crate::agent::deliver_to(&app, &agent.relay_url, &[newer]).await.unwrap();
+    assert_eq!((outcomes(&answer), counter.take().relay_reads), (vec!["rejected"], 1));
 }
 
 #[tokio::test]

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use didactyl::llm::scripted::Answer;
 use didactyl::trigger::Protocol;
+use nostr::prelude::ToBech32;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::agent::{BUDGET, TestAgent, echo, nip04, nip17, secret};
+use crate::agent::{BUDGET, TestAgent, echo, nip04, nip17, secret, wrap};
 use crate::interop;
 use crate::process::Process;
 
@@ -112,6 +113,37 @@ async fn its_api_is_that_of_the_function_url() {
         assert_eq!(taken.json::<Value>().await.unwrap()["results"][0]["outcome"], json!("replied"));
     }
     assert_eq!((agent.replies().await.len(), agent.model.calls()), (1, 1));
+}
+
+#[tokio::test]
+async fn what_serve_is_told_wrong_it_tells_and_a_body_that_is_too_large_is_refused_in_json() {
+    let agent = TestAgent::start().await;
+    let mut vars = agent.vars();
+    vars.extend([("DIDACTYL_LOG", "info".to_owned()), ("DIDACTYL_SENDER", "SEKRIT".to_owned())]);
+    let mut process = Process::start(&["serve", "--port", "0", "--every", "240"], &vars);
+    let said = process.says("unknown ").await;
+    assert!(
+        said.contains("DIDACTYL_SENDER: did you mean DIDACTYL_SENDERS?") && !said.contains("SEKRIT"),
+        "{said}"
+    );
+    let line = process.says("url ").await;
+    // The door is closed; the size is looked at first.
+    let url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().trim_end_matches(',');
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let large =
+        http.post(format!("{url}/bridge")).body(vec![b' '; 6 * 1024 * 1024 + 1]).send().await.unwrap();
+    assert_eq!(large.status().as_u16(), 413);
+    let answer = large.json::<Value>().await.unwrap();
+    assert_eq!((&answer["success"], answer["error"].is_string()), (&json!(false), true), "{answer}");
+
+    process.says("the tick listens").await;
+    agent.publish([wrap("junk"), nip17(&secret(2), "hello")]).await;
+    let answered = process.says("a message is answered").await;
+    let npub: String = secret(2).public_key().to_bech32().unwrap().chars().take(12).collect();
+    assert!(answered.contains(&npub) && !answered.to_lowercase().contains("hello"), "{answered}");
+    assert!(process.end().await.success());
+    let said = process.said.join("\n");
+    assert!(said.contains("start nothing") && !said.contains("starts nothing"), "{said}");
 }
 
 #[tokio::test]

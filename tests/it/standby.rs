@@ -183,6 +183,84 @@ async fn after_a_standby_only_what_is_recent_and_nobody_answered_is_worked() {
 }
 
 #[tokio::test]
+async fn what_the_awake_agent_answers_before_its_first_sweep_answers_nothing_that_was_held() {
+    for is_silent in [false, true] {
+        let mut harbour = Harbour::new(&[Manner::Gives(500), Manner::Gives(500)], echo).await;
+        harbour.tick().await;
+        harbour.set_var("DIDACTYL_STANDBY", "true");
+        harbour.clock.forward(MINUTE);
+        harbour.sea.post(&nip04_at(&secret(2), &agent_key(), "held", harbour.now()));
+        harbour.tick().await;
+        harbour.clock.forward(MINUTE);
+        // The sweep after the standby is the first to find this one.
+        harbour.sea.post(&nip04_at(&secret(2), &agent_key(), "unseen", harbour.now()));
+        harbour.set_var("DIDACTYL_STANDBY", "false");
+        harbour.clock.forward(MINUTE);
+        let pushed = nip04_at(&secret(2), &agent_key(), "pushed", harbour.now());
+        let answer = hand_over(&harbour.app(), &serde_json::to_string(&pushed).unwrap()).await;
+        assert_eq!(outcomes(&answer), ["replied"], "{answer}");
+        if is_silent {
+            harbour.sea.set(2, Manner::Down);
+            harbour.clock.forward(MINUTE);
+            harbour.tick().await;
+            assert_eq!(harbour.answers(), ["PUSHED"]);
+            harbour.sea.set(2, Manner::Gives(500));
+        }
+        for _ in 0..2 {
+            harbour.clock.forward(MINUTE);
+            harbour.tick().await;
+        }
+        assert_eq!(harbour.answers(), ["HELD", "PUSHED", "UNSEEN"], "{is_silent}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_a_process_from_before_a_standby_has_is_taken_from_it() {
+    let agent = TestAgent::start().await;
+    tick(&agent.app).await;
+    let dm = nip17(&secret(2), "hello");
+    let fault = Fault::crash(4, Side::Before);
+    let mut old = agent.another();
+    fault.install(&mut old);
+    tokio::select! {
+        () = fault.crashed() => {}
+        answer = deliver_to(&old, &agent.relay_url, std::slice::from_ref(&dm)) => panic!("{answer:?}"),
+    }
+    let run = run_id(&dm_trigger_id(&dm_id(&dm)));
+    let before = record::find(&agent.app, &run).await.unwrap().unwrap();
+    assert!(before.lease_until_ms > agent.app.clock.now_ms() && !before.held);
+    tick(&waiting(&agent)).await;
+    let held = record::find(&agent.app, &run).await.unwrap().unwrap();
+    assert!(held.held && held.lease_until_ms == 0);
+}
+
+#[tokio::test]
+async fn a_run_that_is_given_back_after_the_last_tick_of_a_standby_is_not_worked_where_somebody_answered() {
+    for is_answered in [true, false] {
+        let mut harbour = Harbour::new(&[Manner::Gives(500)], echo).await;
+        harbour.tick().await;
+        harbour.clock.forward(MINUTE);
+        let old = harbour.app();
+        let dm = nip04_at(&secret(2), &agent_key(), "hello", harbour.now());
+        harbour.set_var("DIDACTYL_STANDBY", "true");
+        harbour.tick().await;
+        let given_back = record::store(&old, &trigger(&old, &dm), harbour.now().as_secs()).await.unwrap();
+        assert!(!given_back.held);
+        harbour.clock.forward(MINUTE);
+        if is_answered {
+            harbour.sea.post(&nip04_at(&secret(1), &admin(), "the other's", harbour.now()));
+        }
+        harbour.set_var("DIDACTYL_STANDBY", "false");
+        for _ in 0..3 {
+            harbour.clock.forward(MINUTE);
+            harbour.tick().await;
+        }
+        let expected = if is_answered { "the other's" } else { "HELLO" };
+        assert_eq!(harbour.answers(), [expected]);
+    }
+}
+
+#[tokio::test]
 async fn while_a_relay_is_silent_after_a_standby_nothing_of_it_is_answered() {
     let mut harbour = Harbour::new(&[Manner::Gives(500), Manner::Gives(500)], echo).await;
     harbour.tick().await;

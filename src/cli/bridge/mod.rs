@@ -38,7 +38,7 @@ use crate::kinds;
 use crate::relay::RelayError;
 use crate::relay::listen::{Ear, Heard, MAX_STORED, listen};
 use crate::relay::pool::{Limits, Pool};
-use crate::sweep::plan::FAR_REACH_SECS;
+use crate::sweep::plan::look_back_secs;
 
 /// Pushes under way at the same time: one that waits for a long run shall not hold up the others.
 const PUSHES_AT_ONCE: usize = 4;
@@ -90,11 +90,11 @@ pub(super) async fn run(
 }
 
 async fn listen_to_all(pool: &Pool, relays: &[RelayUrl], agent: PublicKey, ear: Ear) {
-    let filters = || {
+    let filters = |cuts| {
         // A live event is shown only where it matches `since`, and wraps are dated up to two days early: so no later one
         // would do, whenever a relay was heard last. Of what came meanwhile the newest are pushed; what lies deeper, the
         // sweep finds.
-        let since = Timestamp::now() - Duration::from_secs(FAR_REACH_SECS);
+        let since = Timestamp::now() - look_back_secs(cuts);
         let kinds = [kinds::DM_NIP04, kinds::GIFT_WRAP];
         vec![Filter::new().kinds(kinds).pubkey(agent).since(since).limit(MAX_STORED)]
     };

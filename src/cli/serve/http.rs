@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -53,15 +54,19 @@ async fn answer(
     method: Method,
     uri: Uri,
     headers: HeaderMap,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
+    let body = match body {
+        Ok(body) => body,
+        Err(refused) => return response(Answer::error(refused.status().as_u16(), refused.body_text())),
+    };
     let payload = payload(&method, &uri, &headers, &body).to_string();
     let work = tokio::spawn(async move {
         let answer = http::answer(&app, &payload, Deadline::after(DEFAULT_BUDGET)).await;
         drop(under_way);
         answer
     });
-    work.await.map_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response(), response)
+    response(work.await.unwrap_or_else(|_| Answer::error(500, "the work on this request failed")))
 }
 
 /// <https://docs.aws.amazon.com/lambda/latest/dg/urls-invocation.html#urls-payloads>

@@ -2,7 +2,10 @@
 //! minute, which listens until the next one, and the HTTP API on loopback. Nothing else differs.
 
 mod http;
+mod unknown;
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -46,7 +49,16 @@ pub(super) struct Request {
 
 /// Runs until SIGINT or SIGTERM.
 pub(super) async fn run(request: &Request, out: &mut dyn Write) -> CliResult {
-    let app = Arc::new(App::new(Config::from_vars(&|name| request.overrides.var(name))?).await?);
+    let asked = RefCell::new(BTreeSet::new());
+    let config = Config::from_vars(&|name| {
+        asked.borrow_mut().insert(name.to_owned());
+        request.overrides.var(name)
+    });
+    // First: one that is missing may be there under a wrong name.
+    for said in unknown::variables(std::env::vars_os().map(|(name, _)| name), &asked.into_inner()) {
+        writeln!(out, "unknown {said}")?;
+    }
+    let app = Arc::new(App::new(config?).await?);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, request.port)).await.map_err(|error| {
         format!("port {} on 127.0.0.1 cannot be had: {error}; give another --port", request.port)
     })?;

@@ -34,6 +34,8 @@ struct Relay {
     cut_at: usize,
     /// So many others match the filters that stand beside.
     state: usize,
+    /// Events at which we stop listening: they are too large to be received.
+    oversized: Vec<Found>,
 }
 
 /// What it answers: messages, others, how that ended.
@@ -42,7 +44,15 @@ type Answer = (Vec<Found>, usize, End);
 impl Relay {
     /// One that hides and cuts nothing.
     fn plain(events: Vec<Sent>, cap: usize) -> Self {
-        Self { events, cap, per_page: false, merges: true, cut_at: usize::MAX, state: 0 }
+        Self {
+            events,
+            cap,
+            per_page: false,
+            merges: true,
+            cut_at: usize::MAX,
+            state: 0,
+            oversized: Vec::new(),
+        }
     }
 
     /// `beside` says whether it is asked for the state too.
@@ -52,8 +62,10 @@ impl Relay {
             let mut matching: Vec<&Found> = self
                 .events
                 .iter()
-                .filter(|event| event.arrives <= now && event.found.stream == ask.stream)
+                .filter(|event| event.arrives <= now)
                 .map(|event| &event.found)
+                .chain(&self.oversized)
+                .filter(|found| found.stream == ask.stream)
                 .filter(|found| found.at >= ask.since && ask.until.is_none_or(|until| found.at <= until))
                 .collect();
             matching.sort_by_key(|found| (std::cmp::Reverse(found.at), found.id));
@@ -75,7 +87,11 @@ impl Relay {
         if self.per_page {
             trim(self.cap);
         }
-        let end = if trim(self.cut_at) { End::Cut } else { End::Whole };
+        let mut end = if trim(self.cut_at) { End::Cut } else { End::Whole };
+        if let Some(first) = page.iter().position(|found| self.oversized.contains(found)) {
+            page.truncate(first);
+            end = End::Cut;
+        }
         (page, others, end)
     }
 }
@@ -118,6 +134,7 @@ impl Agent {
             page.retain(|found| !seen.contains(&found.id));
             news.extend(page);
             match took {
+                Err(Disordered) if !beside && end == End::Cut => paging.narrow(),
                 Err(Disordered) if !beside => break,
                 _ => {}
             }
@@ -189,9 +206,14 @@ proptest! {
         state in 0usize..100,
         pages in 2usize..7,
         crashes in crashes(),
+        oversized in prop::collection::vec((0..DAY, 0usize..3), 0..3),
         steps in prop::collection::vec(-600i64..=600, 1..8),
     ) {
-        let relay = Relay { events, cap, per_page, merges, cut_at, state };
+        let oversized = (u32::MAX - 9..)
+            .zip(oversized)
+            .map(|(n, (at, stream))| Found { id: id(n), stream: STREAMS[stream], at: BEGIN + at })
+            .collect();
+        let relay = Relay { events, cap, per_page, merges, cut_at, state, oversized };
         let mut agent = Agent::default();
         // Ticks of ten minutes: twelve times the load of each.
         for (number, real) in (BEGIN..BEGIN + 4 * DAY).step_by(600).enumerate() {
@@ -351,6 +373,29 @@ fn a_second_that_holds_more_than_a_page_is_told_and_passed() {
         assert!(agent.claimed.contains(&below.id));
         assert_eq!(agent.cursor.complete_at, Some(BEGIN));
     }
+}
+
+#[test]
+fn an_event_that_is_too_large_to_be_received_hides_its_second_and_nothing_else() {
+    let sent = |n, stream, at| Sent { found: Found { id: id(n), stream, at }, arrives: 0 };
+    let large = |n, stream, at| Found { id: id(n), stream, at };
+    let (wraps, dms) = (Stream::Wraps, Stream::Dms);
+    let events: Vec<Sent> = (0..40)
+        .map(|n| sent(n, wraps, BEGIN - u64::from(n) * 4_000))
+        .chain((40..60).map(|n| sent(n, dms, BEGIN - u64::from(n - 40) * 150)))
+        .collect();
+    let oversized =
+        vec![large(97, wraps, BEGIN + 10), large(98, wraps, BEGIN - 50_000), large(99, dms, BEGIN - 1_000)];
+    let relay = Relay { oversized, ..Relay::plain(events.clone(), 500) };
+    let mut agent = Agent::default();
+    let mut ticks = 0;
+    while agent.cursor.complete_at.is_none() {
+        agent.tick(&relay, BEGIN, BEGIN, 8, Crash::Never);
+        ticks += 1;
+        assert!(ticks <= 20, "{:?}", agent.cursor);
+    }
+    assert_eq!(agent.claimed, events.iter().map(|event| event.found.id).collect());
+    assert_eq!(agent.gaps, BTreeSet::from([BEGIN + 10, BEGIN - 50_000, BEGIN - 1_000]));
 }
 
 #[test]

@@ -43,9 +43,19 @@ async fn the_model_learns_when_no_relay_took_it_or_one_has_a_newer_version() {
     let result = world.call("nostr_post", arguments.clone()).await;
     let id = world.published.lock().unwrap()[0].id;
     let error = format!(
-        "no relay accepted the event {id}: wss://r1.test: timed out; wss://r2.test: replaced: have newer"
+        "no relay accepted the event {id} yet. It is saved and sent again by itself for up to three days, so do not post it \
+         again: wss://r1.test: timed out; wss://r2.test: replaced: have newer"
     );
     assert_eq!(result["error"], error);
+
+    world.outcomes = [1, 2].map(|_| Err(RelayError::Rejected("blocked: no".into()))).to_vec();
+    let result = world.call("nostr_post", arguments.clone()).await;
+    let told = result["error"].as_str().unwrap();
+    assert!(
+        told.ends_with(": wss://r1.test: rejected: blocked: no; wss://r2.test: rejected: blocked: no"),
+        "{told}"
+    );
+    assert!(!told.contains("again"), "{told}");
 
     world.targets.clear();
     let result = world.call("nostr_post", arguments).await;
