@@ -14,7 +14,6 @@ use crate::dm::{self, Content, Opened, ReplyPart};
 use crate::error::Error;
 use crate::kinds;
 use crate::letter::Letter;
-use crate::outage;
 use crate::store::{Key, Write, keys};
 use crate::trigger::{Protocol, Source, Trigger};
 
@@ -188,12 +187,7 @@ pub fn visible(
 #[must_use]
 pub fn as_chat(messages: &[StoredMessage]) -> Vec<HistoryMessage> {
     let role = |message: &StoredMessage| if message.from_agent { Role::Assistant } else { Role::User };
-    let is_note = |message: &StoredMessage| message.from_agent && message.text == outage::NOTE;
-    messages
-        .iter()
-        .filter(|message| !is_note(message))
-        .map(|m| HistoryMessage { role: role(m), text: m.text.clone() })
-        .collect()
+    messages.iter().map(|m| HistoryMessage { role: role(m), text: m.text.clone() }).collect()
 }
 
 #[cfg(test)]

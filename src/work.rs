@@ -404,7 +404,7 @@ async fn admit(
     stored: Stored,
     claim: &mut Claim,
     past: &Result<Past, Error>,
-    deadline: Deadline,
+    until: Instant,
 ) -> Result<Option<(Trigger, Loaded)>, Error> {
     let tier = match past {
         Ok(Past { beginning: Some(beginning), .. }) => Some(beginning.tier),
@@ -419,7 +419,7 @@ async fn admit(
             let loaded = stored.into_loaded(app, &trigger);
             Ok(Some((trigger, loaded)))
         }
-        _ => guests::admit(app, trigger, stored, claim, deadline.slice(load::SLICE)).await,
+        _ => guests::admit(app, trigger, stored, claim, until).await,
     }
 }
 

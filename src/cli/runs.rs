@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use clap::{Args, Subcommand};
+use nostr::prelude::Timestamp;
 use serde_json::json;
 
 use super::CliResult;
@@ -101,6 +102,14 @@ fn print(record: &RunRecord, app: &App, out: &mut dyn Write) -> CliResult {
         say("reason", reason.clone())?;
     }
     say("attempts", format!("{}, begun {} times", record.tries(), record.attempt))?;
+    if record.continuations > 0 {
+        say("suspended", format!("{} times", record.continuations))?;
+    }
+    if let Some(outage) = &record.outage {
+        let time = |ms: u64| iso(Timestamp::from(ms / 1000));
+        let until = outage.until_ms.map_or("now".to_owned(), time);
+        say("no model", format!("from {} until {until}", time(outage.since_ms)))?;
+    }
     for (skill, event) in &record.skills {
         say("skill", format!("{skill} {event}"))?;
     }
