@@ -161,10 +161,10 @@ async fn claim_and_answer(
         Ok(Claimed::Ours(claim)) => claim,
         Ok(Claimed::Finished(record)) => return (Ok(Outcome::of(record)), Next::Nobody),
         Ok(Claimed::Busy(record)) => {
-            return (Ok(leave(app, &record, record.free_at_ms(), None).await), Next::Nobody);
+            return (Ok(leave(app, record.run_id.clone(), record.free_at_ms(), None).await), Next::Nobody);
         }
         Ok(Claimed::Held(record)) => return (Ok(Outcome::Standby { run: record.run_id }), Next::Left),
-        Ok(Claimed::Waits { record, behind }) => return wait(app, &record, behind).await,
+        Ok(Claimed::Waits { run, behind }) => return wait(app, run, behind).await,
         Err(error) => return (Err(error), Next::Left),
     };
     let run = claim.record.run_id.clone();
@@ -195,19 +195,18 @@ async fn claim_and_answer(
 }
 
 /// A run that stands in the line behind another one: that one goes first.
-async fn wait(app: &App, record: &RunRecord, behind: RunRecord) -> (Worked, Next) {
+async fn wait(app: &App, run: String, behind: RunRecord) -> (Worked, Next) {
     let is_free = behind.free_at_ms() <= app.clock.now_ms() && !behind.held;
     if is_free {
-        let outcome = Outcome::Busy { run: record.run_id.clone(), waits_for: Some(behind.run_id.clone()) };
+        let outcome = Outcome::Busy { run, waits_for: Some(behind.run_id.clone()) };
         return (Ok(outcome), Next::Ahead(behind.run_id));
     }
-    (Ok(leave(app, record, behind.free_at_ms(), Some(behind.run_id)).await), Next::Left)
+    (Ok(leave(app, run, behind.free_at_ms(), Some(behind.run_id)).await), Next::Left)
 }
 
 /// A run that another worker has, or that waits. Where there is a queue it comes again when it is free, which is
 /// `free_at_ms`: the worker may be dead.
-async fn leave(app: &App, record: &RunRecord, free_at_ms: u64, waits_for: Option<String>) -> Outcome {
-    let run = record.run_id.clone();
+async fn leave(app: &App, run: String, free_at_ms: u64, waits_for: Option<String>) -> Outcome {
     let wait = Duration::from_millis(free_at_ms.saturating_sub(app.clock.now_ms()));
     if let Some(queue) = &app.queue
         && let Err(error) = queue.enqueue(&run, wait.min(LONGEST_DELAY)).await

@@ -44,8 +44,8 @@ pub enum Claimed {
     Held(RunRecord),
     /// It is stored, and waits in the line of its conversation.
     Waits {
-        /// Its record.
-        record: RunRecord,
+        /// The run.
+        run: String,
         /// The run that has the floor.
         behind: RunRecord,
     },
@@ -177,7 +177,7 @@ impl Bid {
         let expect = self.found.as_ref().map_or(Expect::Absent, |(_, version)| Expect::Version(*version));
         let is_behind = self.ahead().is_some();
         match self.holder {
-            Some(holder) if is_behind => Claimed::Waits { record, behind: holder.record },
+            Some(holder) if is_behind => Claimed::Waits { run: record.run_id, behind: holder.record },
             _ => Claimed::Ours(Claim::new(record, written_version(expect), floor)),
         }
     }
