@@ -35,6 +35,8 @@ enum Effect {
     Unavailable,
     /// Whichever port it is fails: the store and the model are unavailable, no relay can be reached.
     Failing,
+    /// It takes long: until [`Fault::wake`].
+    Pause,
 }
 
 /// One break: at the `at`-th call, counted from 1 over all ports of an [`App`].
@@ -45,6 +47,7 @@ pub struct Fault {
     at: usize,
     calls: AtomicUsize,
     reached: Notify,
+    woken: Notify,
 }
 
 impl Fault {
@@ -60,8 +63,18 @@ impl Fault {
         Self::new(Effect::Failing, at, side)
     }
 
+    /// The process sleeps there.
+    pub fn pause(at: usize, side: Side) -> Arc<Self> {
+        Self::new(Effect::Pause, at, side)
+    }
+
+    /// Ends the sleep, also one that is still to come.
+    pub fn wake(&self) {
+        self.woken.notify_one();
+    }
+
     fn new(effect: Effect, at: usize, side: Side) -> Arc<Self> {
-        Arc::new(Self { effect, side, at, calls: AtomicUsize::new(0), reached: Notify::new() })
+        Arc::new(Self { effect, side, at, calls: AtomicUsize::new(0), reached: Notify::new(), woken: Notify::new() })
     }
 
     /// Puts the fault in front of the app's ports.
@@ -98,7 +111,25 @@ impl Fault {
     }
 
     async fn around<T>(&self, call: impl Future<Output = T>) -> T {
-        if self.effect == Effect::Crash && self.is_now() { self.crash_in(call).await } else { call.await }
+        match self.effect {
+            Effect::Crash if self.is_now() => self.crash_in(call).await,
+            Effect::Pause if self.is_now() => self.sleep_around(call).await,
+            _ => call.await,
+        }
+    }
+
+    async fn sleep_around<T>(&self, call: impl Future<Output = T>) -> T {
+        match self.side {
+            Side::Before => {
+                self.woken.notified().await;
+                call.await
+            }
+            Side::After => {
+                let result = call.await;
+                self.woken.notified().await;
+                result
+            }
+        }
     }
 
     /// As [`Fault::around`]; where the port fails, its caller hears what `failure` says.
@@ -122,6 +153,7 @@ impl Fault {
         match self.effect {
             _ if !self.is_now() => call.await,
             Effect::Crash => self.crash_in(call).await,
+            Effect::Pause => self.sleep_around(call).await,
             Effect::Unavailable | Effect::Failing => {
                 if self.side == Side::After {
                     let _ = call.await;
