@@ -21,7 +21,7 @@ use crate::history::{self, StoredMessage};
 use crate::kinds;
 use crate::notices::instance;
 use crate::publish::{distinct, own_list};
-use crate::record::{FORMAT, read_clear, to_json};
+use crate::record::{FORMAT, line, read_clear, to_json};
 use crate::relay::{Fetched, Target};
 use crate::state::AgentState;
 use crate::store::{Change, Expect, Key, Range, Row, StoreError, Write, keys};
@@ -63,6 +63,8 @@ pub struct Stored {
     read: Option<StateMark>,
     messages: Vec<StoredMessage>,
     history_read: Option<HistoryMark>,
+    /// The first row of its conversation's line.
+    pub(crate) line: Vec<Row>,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -102,7 +104,8 @@ struct HistoryMark {
     complete: bool,
 }
 
-/// Reads the store: two queries at once, and the counters beside them where the trigger is a guest's.
+/// Reads the store: queries of the state, the conversation and its line at once, and the counters beside them where the
+/// trigger is a guest's.
 ///
 /// # Errors
 /// As [`crate::store::Store::list`].
@@ -112,15 +115,19 @@ pub async fn stored(app: &App, trigger: &Trigger) -> Result<Stored, Error> {
         let Some(peer) = trigger.peer() else { return Ok(Vec::new()) };
         app.store.list(&Range::newest(keys::conversation(&peer), MAX_MESSAGES + BESIDE_MESSAGES)).await
     };
+    let line = async {
+        let Some(peer) = trigger.conversation() else { return Ok(Vec::new()) };
+        app.store.list(&line::first_in_line(&peer)).await
+    };
     let counters = async {
         match guests::guest(app, trigger) {
             Some(guest) => guests::counters(app, &[guest]).await,
             None => Ok(Counters::default()),
         }
     };
-    let (rows, messages, counters) = tokio::join!(app.store.list(&state), messages, counters);
+    let (rows, messages, line, counters) = tokio::join!(app.store.list(&state), messages, line, counters);
     let (rows, messages) = (rows?, messages?);
-    let mut stored = Stored { counters: counters?, ..Stored::default() };
+    let mut stored = Stored { line: line?, counters: counters?, ..Stored::default() };
     rows.iter().for_each(|row| stored.add_state(row));
     messages.iter().for_each(|row| stored.add_message(app, row));
     Ok(stored)

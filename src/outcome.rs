@@ -21,10 +21,13 @@ pub enum Outcome {
         #[serde(skip_serializing_if = "Option::is_none")]
         failure: Option<String>,
     },
-    /// Another worker is at it, or it was given back a short while ago and waits.
+    /// Another worker is at it, it was given back a short while ago and waits, or it waits for the message before it.
     Busy {
         /// The run.
         run: String,
+        /// The run of the message that it waits for.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        waits_for: Option<String>,
     },
     /// It is stored. Whether it is answered is decided when the standby is over.
     Standby {

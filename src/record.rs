@@ -6,6 +6,7 @@
 
 mod claim;
 mod due;
+pub(crate) mod line;
 mod run;
 
 use nostr::prelude::{EventId, Timestamp};
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use self::claim::{Claim, Claimed, claim};
-use self::due::due_rows;
+use self::due::{due_key, due_rows};
 pub use self::due::{Due, due, first_due, held};
 pub(crate) use self::due::{MAX_DUE, due_after, due_if_not_begun};
 pub use self::run::{Attempt, Delivery, RunRecord, Status};
@@ -68,8 +69,7 @@ pub fn store_writes(app: &App, trigger: &Trigger, due_at: u64) -> Result<Vec<Wri
 
 fn storing(app: &App, trigger: &Trigger, due_at: u64) -> Result<(RunRecord, Vec<Write>), Error> {
     let record = RunRecord { due_at: Some(due_at), ..RunRecord::waiting(app, trigger)? };
-    let mut writes = vec![put_record(&record, Expect::Absent)?];
-    writes.extend(due_rows(&record, None)?);
+    let mut writes = put_run(&record, Expect::Absent, None, Expect::Anything)?;
     writes.extend(trigger_rows(app, trigger, &record)?);
     Ok((record, writes))
 }
@@ -158,6 +158,20 @@ pub async fn stored_trigger(app: &App, run_id: &str) -> Result<Trigger, Error> {
     let row =
         rows.iter().flatten().next().ok_or_else(|| Error::Permanent("there is no such run".to_owned()))?;
     app.open_sealed(row)
+}
+
+/// A run's record, with the rows by which it is found: they move from where they lay `before`. `floor` is what the row of
+/// its conversation's floor must be, where that is among them.
+fn put_run(
+    record: &RunRecord,
+    expect: Expect,
+    before: Option<&RunRecord>,
+    floor: Expect,
+) -> Result<Vec<Write>, Error> {
+    let mut writes = vec![put_record(record, expect)?];
+    writes.extend(due_rows(record, before.and_then(due_key))?);
+    writes.extend(line::place_rows(record, before, floor)?);
+    Ok(writes)
 }
 
 fn put_record(record: &RunRecord, expect: Expect) -> Result<Write, Error> {

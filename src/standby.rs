@@ -36,7 +36,8 @@ pub(crate) async fn hold(app: &App, trigger: &Trigger) -> Worked {
 /// In standby: runs that were begun before it are held as well.
 pub(crate) async fn hold_due(app: &App, due: Vec<Due>) {
     for mut due in due {
-        let record = RunRecord { held: true, ..due.record.clone() };
+        // What is held has no part in its conversation: whether it is work is not known.
+        let record = RunRecord { held: true, floor: false, ..due.record.clone() };
         if let Err(error) = due.save(app, record).await {
             tracing::warn!(run.id = %due.record.run_id, %error, "a run is not held yet");
         }

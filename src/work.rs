@@ -10,6 +10,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use nostr::prelude::PublicKey;
 
 use crate::app::App;
 use crate::assemble::assemble;
@@ -20,8 +21,8 @@ use crate::letter::Letter;
 use crate::load::{self, Loaded};
 use crate::outcome::{Outcome, Worked};
 use crate::publish;
-use crate::queue::{LONGEST_DELAY, QUEUE_GRACE};
-use crate::record::{self, Claim, Claimed, MAX_ATTEMPTS, RunRecord, Status, due_after};
+use crate::queue::{LONGEST_DELAY, QUEUE_GRACE, enqueue_run};
+use crate::record::{self, Claim, Claimed, Due, MAX_ATTEMPTS, RunRecord, Status, due_after, line};
 use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::standby;
@@ -45,18 +46,99 @@ pub(crate) async fn resume(app: &App, run_id: &str, deadline: Deadline) -> Worke
     }
 }
 
-/// One trigger, from the claim to the record: the same for every door. A panic is an error of this run alone.
+/// One trigger, and what stands before and behind it in the line of its conversation: the same for every door. Tells what
+/// became of this one.
 pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     if deadline.left() < MIN_TIME {
         return Err(Error::Transient("the invocation's time is used up".to_owned()));
     }
+    let Some(peer) = trigger.conversation() else {
+        return work_one(app, trigger, deadline, true).await.map(|(outcome, _)| outcome);
+    };
+    let mine = trigger.id.clone();
+    let (mut outcome, mut next) = work_one(app, trigger, deadline, false).await?;
+    while let Some(first) = next_in_line(app, &peer, &next, deadline).await {
+        let is_mine = first.id == mine;
+        match work_one(app, first, deadline, true).await {
+            Ok((worked, then)) => {
+                // Whatever became of it, others may wait behind it whom its end does not know of.
+                next = if then == Next::Nobody { Next::Line } else { then };
+                if is_mine {
+                    outcome = worked;
+                }
+            }
+            Err(error) if is_mine => return Err(error),
+            Err(error) => {
+                tracing::info!(%error, "who waits behind this run waits on");
+                break;
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+/// What is to be worked after a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Next {
+    /// It is not known to anybody here that others wait.
+    Nobody,
+    /// The line of its conversation.
+    Line,
+    /// This run, which nobody has and which it waits for.
+    Ahead(String),
+    /// Nothing: it waits for a run that somebody else comes for.
+    Left,
+}
+
+/// The trigger of the run whose turn it is, if there is one and time for it.
+async fn next_in_line(app: &App, peer: &PublicKey, next: &Next, deadline: Deadline) -> Option<Trigger> {
+    let has_time = deadline.left() >= MIN_TIME;
+    let found = match next {
+        Next::Nobody | Next::Left => return None,
+        Next::Ahead(run) if has_time => record::stored_trigger(app, run).await.map(Some),
+        Next::Ahead(_) | Next::Line => match line::waiting(app, peer).await {
+            Ok(waiting) if has_time => Ok(waiting.into_iter().next().map(|due| due.trigger)),
+            Ok(waiting) => {
+                pass_on(app, waiting).await;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        },
+    };
+    found.unwrap_or_else(|error| {
+        tracing::warn!(%error, "a run that waits in its conversation cannot be worked now");
+        None
+    })
+}
+
+/// Leaves to the queue, or to the next tick, what there is no time for.
+async fn pass_on(app: &App, waiting: Vec<Due>) {
+    for mut due in waiting {
+        let run = due.record.run_id.clone();
+        let passed = match &app.queue {
+            Some(queue) => enqueue_run(queue.as_ref(), run.clone()).await.map(drop),
+            None => due.postpone(app, app.clock.now().as_secs()).await,
+        };
+        if let Err(error) = passed {
+            tracing::info!(run.id = %run, %error, "a run that waits is not due at once");
+        }
+    }
+}
+
+/// One run, from the claim to the record. `is_its_turn`: whether it is known to stand first in the line, if in one. A panic
+/// is an error of this run alone.
+async fn work_one(
+    app: &App,
+    trigger: Trigger,
+    deadline: Deadline,
+    is_its_turn: bool,
+) -> Result<(Outcome, Next), Error> {
     if !matches!(trigger.source, Source::Dm(_) | Source::Notice(_)) {
-        return Ok(Outcome::Rejected {
-            reason: format!("runs of {} triggers are not built yet", trigger.source.name()),
-        });
+        let reason = format!("runs of {} triggers are not built yet", trigger.source.name());
+        return Ok((Outcome::Rejected { reason }, Next::Nobody));
     }
     if app.config.standby {
-        return standby::hold(app, &trigger).await;
+        return Ok((standby::hold(app, &trigger).await?, Next::Nobody));
     }
     let mut watch = Stopwatch::start();
     let lease_until_ms = app.lease_until_ms(deadline);
@@ -64,32 +146,55 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
         tokio::join!(record::claim(app, &trigger, lease_until_ms), load::stored(app, &trigger));
     let mut claim = match claimed? {
         Claimed::Ours(claim) => claim,
-        Claimed::Finished(record) => return Ok(Outcome::of(record)),
-        Claimed::Busy(record) => return Ok(leave(app, record).await),
-        Claimed::Held(record) => return Ok(Outcome::Standby { run: record.run_id }),
+        Claimed::Finished(record) => return Ok((Outcome::of(record), Next::Nobody)),
+        Claimed::Busy(record) => return Ok((leave(app, &record, record.free_at_ms(), None).await, Next::Nobody)),
+        Claimed::Held(record) => return Ok((Outcome::Standby { run: record.run_id }, Next::Nobody)),
+        Claimed::Waits { record, behind } => return Ok(wait(app, &record, behind).await),
     };
+    if !is_its_turn
+        && claim.took_floor()
+        && let Ok(stored) = &stored
+        && line::is_preceded(&claim.record, &stored.line)
+    {
+        claim.give_way(app).await?;
+        return Ok((Outcome::Busy { run: claim.record.run_id, waits_for: None }, Next::Line));
+    }
     claim.record.steps_ms = vec![("claim".to_owned(), watch.lap_ms())];
     let answer = async { answer(app, &trigger, stored?, &mut claim, deadline, watch).await };
     let result = AssertUnwindSafe(answer).catch_unwind().await;
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
-        Ok(()) => Ok(Outcome::of(claim.record)),
-        Err(Error::TakenOver) => Ok(Outcome::Busy { run: claim.record.run_id }),
-        Err(error) => give_back(app, claim, error).await,
+        Ok(()) => {
+            let next = if claim.others_wait() { Next::Line } else { Next::Nobody };
+            Ok((Outcome::of(claim.record), next))
+        }
+        Err(Error::TakenOver) => {
+            Ok((Outcome::Busy { run: claim.record.run_id, waits_for: None }, Next::Nobody))
+        }
+        Err(error) => give_back(app, claim, error).await.map(|outcome| (outcome, Next::Left)),
     }
 }
 
-/// A run that another worker has, or that waits. Where there is a queue it comes again when it is free: the worker may be
-/// dead.
-async fn leave(app: &App, record: RunRecord) -> Outcome {
-    let free_at_ms = record.free_at_ms();
-    let run = record.run_id;
+/// A run that stands in the line behind another one: that one goes first.
+async fn wait(app: &App, record: &RunRecord, behind: RunRecord) -> (Outcome, Next) {
+    let is_free = behind.free_at_ms() <= app.clock.now_ms() && !behind.held;
+    if is_free {
+        let outcome = Outcome::Busy { run: record.run_id.clone(), waits_for: Some(behind.run_id.clone()) };
+        return (outcome, Next::Ahead(behind.run_id));
+    }
+    (leave(app, record, behind.free_at_ms(), Some(behind.run_id)).await, Next::Left)
+}
+
+/// A run that another worker has, or that waits. Where there is a queue it comes again when it is free, which is
+/// `free_at_ms`: the worker may be dead.
+async fn leave(app: &App, record: &RunRecord, free_at_ms: u64, waits_for: Option<String>) -> Outcome {
+    let run = record.run_id.clone();
     let wait = Duration::from_millis(free_at_ms.saturating_sub(app.clock.now_ms()));
     if let Some(queue) = &app.queue
         && let Err(error) = queue.enqueue(&run, wait.min(LONGEST_DELAY)).await
     {
         tracing::warn!(run.id = %run, %error, "a run that is in other hands could not be queued");
     }
-    Outcome::Busy { run }
+    Outcome::Busy { run, waits_for }
 }
 
 /// A run that could not be ended: it waits, each time for longer, in the queue where there is one. Whoever delivers its

@@ -1,13 +1,15 @@
 //! The claim on a trigger, and what only its owner writes.
 
-use super::due::{due_key, due_rows};
-use super::{Earlier, RunRecord, Status, earlier, put_record, read_clear, trigger_rows};
+use nostr::prelude::PublicKey;
+
+use super::line::{self, Holder, floor_of};
+use super::{Earlier, RunRecord, Status, earlier, put_run, read_clear, trigger_rows};
 use crate::app::App;
 use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::history;
 use crate::letter::Letter;
-use crate::store::{Change, Expect, Row, StoreError, Write, keys};
+use crate::store::{Change, Expect, Key, Row, StoreError, Write, keys};
 use crate::trigger::{Tier, Trigger};
 
 /// A run that is ours: the record as we wrote it, and the version that later writes depend on.
@@ -16,6 +18,9 @@ pub struct Claim {
     /// The record.
     pub record: RunRecord,
     version: u64,
+    /// The version of its conversation's floor, where this claim took it.
+    floor: Option<u64>,
+    others_wait: bool,
 }
 
 /// What [`claim`] found.
@@ -29,34 +34,46 @@ pub enum Claimed {
     Busy(RunRecord),
     /// It came in standby, and is not to be worked yet.
     Held(RunRecord),
+    /// It is stored, and waits in the line of its conversation.
+    Waits {
+        /// Its record.
+        record: RunRecord,
+        /// The run that has the floor.
+        behind: RunRecord,
+    },
 }
 
+/// How often it is tried to claim. Each round answers to one change by another worker: so many in a row mean that others
+/// are busy with it.
+const MAX_ROUNDS: usize = 8;
+
 /// Claims a trigger: from this write on it is durable, and ours until the lease runs out. The trigger itself and its
-/// message in the conversation are part of the same write.
+/// message in the conversation are part of the same write. Where another run has the floor of its conversation, it is as
+/// durable, and waits: see the module `line`.
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable, [`Error::Permanent`] where a row is not to be read.
 pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<Claimed, Error> {
-    let due_at = Some(lease_until_ms / 1000 + 1);
-    let mut record = RunRecord { attempt: 1, lease_until_ms, due_at, ..RunRecord::waiting(app, trigger)? };
-    let (mut expect, mut due_before) = (Expect::Absent, None);
-    // Each round answers to one change by another worker; three in a row mean that others are busy with it.
-    for _ in 0..3 {
-        let mut writes = vec![put_record(&record, expect)?];
-        writes.extend(due_rows(&record, due_before)?);
-        if expect == Expect::Absent {
-            writes.extend(trigger_rows(app, trigger, &record)?);
-        }
-        let current = match app.store.write(&writes).await {
-            Ok(()) => return Ok(Claimed::Ours(Claim { version: written_version(expect), record })),
-            Err(StoreError::Conflict { current: Some(row), .. }) => row,
+    let mut bid = Bid::new(app, trigger, lease_until_ms)?;
+    for _ in 0..MAX_ROUNDS {
+        let (record, writes) = bid.writes(app, trigger)?;
+        let (key, current) = match app.store.write(&writes).await {
+            Ok(()) => return Ok(bid.won(record)),
+            // Our own write, whose answer was lost.
+            Err(StoreError::Conflict { key, current: Some(row) })
+                if key == bid.key() && is_written(&writes, &row) =>
+            {
+                return Ok(bid.won(record));
+            }
+            Err(StoreError::Conflict { key, current }) => (key, current.map(|row| *row)),
             Err(error) => return Err(error.into()),
         };
-        let found: RunRecord = read_clear(&current)?;
-        if found.owner == record.owner {
-            // Our own write, whose answer was lost.
-            return Ok(Claimed::Ours(Claim { record: found, version: current.version }));
+        if key != bid.key() {
+            bid.holder = bid.look_at_the_floor(app, key, current).await?;
+            continue;
         }
+        let Some(row) = current else { return Err(Error::TakenOver) };
+        let found: RunRecord = read_clear(&row)?;
         if found.status.is_final() {
             return Ok(Claimed::Finished(found));
         }
@@ -66,10 +83,113 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
         if found.free_at_ms() > app.clock.now_ms() {
             return Ok(Claimed::Busy(found));
         }
-        (expect, due_before) = (Expect::Version(current.version), due_key(&found));
-        record = taken_over(found, &record);
+        bid.found = Some((found, row.version));
     }
     Err(Error::Transient("the run changes hands too fast".to_owned()))
+}
+
+/// What a claim is about to write, by what it knows of the store.
+struct Bid {
+    /// The record of a new run of ours.
+    ours: RunRecord,
+    /// The record that is there, and its version.
+    found: Option<(RunRecord, u64)>,
+    /// The run that has the floor.
+    holder: Option<Holder>,
+}
+
+impl Bid {
+    fn new(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<Self, Error> {
+        let due_at = Some(lease_until_ms / 1000 + 1);
+        let ours = RunRecord { attempt: 1, lease_until_ms, due_at, ..RunRecord::waiting(app, trigger)? };
+        Ok(Self { ours, found: None, holder: None })
+    }
+
+    fn key(&self) -> Key {
+        keys::record(&self.ours.run_id)
+    }
+
+    /// Whose conversation it is. One that an older version stored does not know.
+    fn conversation(&self) -> Option<PublicKey> {
+        self.found.as_ref().and_then(|(found, _)| found.conversation).or(self.ours.conversation)
+    }
+
+    /// The run that is in front of this one: it has the floor.
+    fn ahead(&self) -> Option<&Holder> {
+        self.holder.as_ref().filter(|holder| holder.record.run_id != self.ours.run_id)
+    }
+
+    /// The record as it shall be, and the writes that make it so.
+    fn writes(&self, app: &App, trigger: &Trigger) -> Result<(RunRecord, Vec<Write>), Error> {
+        let (before, expect) = match &self.found {
+            Some((found, version)) => (Some(found), Expect::Version(*version)),
+            None => (None, Expect::Absent),
+        };
+        let record = match self.ahead() {
+            Some(ahead) => joined(before, &self.ours, ahead, app.clock.now_ms()),
+            None => before.map_or_else(|| self.ours.clone(), |found| taken_over(found.clone(), &self.ours)),
+        };
+        let conversation = self.conversation();
+        let floor = conversation.is_some() && self.ahead().is_none();
+        let record = RunRecord { conversation, written_at: self.ours.written_at, floor, ..record };
+        let mut writes = put_run(&record, expect, before, self.floor_expect())?;
+        if before.is_none() {
+            writes.extend(trigger_rows(app, trigger, &record)?);
+        }
+        if let Some(ahead) = self.ahead() {
+            writes.extend(ahead.await_it()?);
+        }
+        Ok((record, writes))
+    }
+
+    fn floor_expect(&self) -> Expect {
+        self.holder.as_ref().map_or(Expect::Absent, Holder::expect)
+    }
+
+    /// Who has the floor, after a conflict at this row, which is the floor's or its holder's.
+    async fn look_at_the_floor(
+        &self,
+        app: &App,
+        key: Key,
+        current: Option<Row>,
+    ) -> Result<Option<Holder>, Error> {
+        let Some(peer) = self.conversation() else { return Err(Error::TakenOver) };
+        let floor =
+            if key == keys::floor(&peer) { current } else { line::floor_row(app, &peer).await? };
+        match floor {
+            Some(floor) => line::holder(app, floor).await,
+            None => Ok(None),
+        }
+    }
+
+    /// What it came to that `record` is written.
+    fn won(self, record: RunRecord) -> Claimed {
+        let took_floor = floor_of(&record).is_some()
+            && self.found.as_ref().is_none_or(|(found, _)| floor_of(found).is_none());
+        let floor = took_floor.then(|| written_version(self.floor_expect()));
+        let expect = self.found.as_ref().map_or(Expect::Absent, |(_, version)| Expect::Version(*version));
+        let is_behind = self.ahead().is_some();
+        match self.holder {
+            Some(holder) if is_behind => Claimed::Waits { record, behind: holder.record },
+            _ => Claimed::Ours(Claim {
+                version: written_version(expect),
+                record,
+                floor,
+                others_wait: false,
+            }),
+        }
+    }
+}
+
+/// The record of a run that waits behind another one. If nobody comes to it, it is due when that one is free.
+fn joined(found: Option<&RunRecord>, ours: &RunRecord, ahead: &Holder, now_ms: u64) -> RunRecord {
+    let free_at_ms = ahead.record.free_at_ms();
+    let due_at_ms = if free_at_ms > now_ms { free_at_ms } else { ours.lease_until_ms };
+    RunRecord {
+        due_at: Some(due_at_ms / 1000 + 1),
+        updated_at_ms: now_ms,
+        ..found.cloned().unwrap_or_else(|| RunRecord { attempt: 0, lease_until_ms: 0, ..ours.clone() })
+    }
 }
 
 /// The record of a run whose worker died, in new hands.
@@ -96,20 +216,53 @@ impl Claim {
     /// The same; false where the run is still ours and another of the rows is not as expected.
     async fn try_save(&mut self, app: &App, record: RunRecord, more: Vec<Write>) -> Result<bool, Error> {
         let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
-        let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
-        writes.extend(due_rows(&record, due_key(&self.record))?);
-        writes.extend(more);
-        match app.store.write(&writes).await {
-            Ok(()) => {}
-            // Two runs may have written a counter alike: only of its record a run knows what it wrote.
-            Err(StoreError::Conflict { key, .. }) if key != keys::record(&record.run_id) => return Ok(false),
-            // A write whose answer was lost and that was tried again.
-            Err(StoreError::Conflict { current: Some(row), .. }) if is_written(&writes, &row) => {}
-            Err(error) => return Err(error.into()),
+        // The floor, where this write gives it up.
+        let given_up = floor_of(&self.record).filter(|_| floor_of(&record).is_none());
+        let mut floor = self.floor.map_or(Expect::Anything, Expect::Version);
+        loop {
+            let expect = Expect::Version(self.version);
+            let mut writes = put_run(&record, expect, Some(&self.record), floor)?;
+            writes.extend(more.iter().cloned());
+            match app.store.write(&writes).await {
+                Ok(()) => break,
+                Err(StoreError::Conflict { key, .. })
+                    if floor != Expect::Anything && given_up.as_ref() == Some(&key) =>
+                {
+                    floor = Expect::Anything;
+                }
+                // Two runs may have written a counter alike: only of its record a run knows what it wrote.
+                Err(StoreError::Conflict { key, .. }) if key != keys::record(&record.run_id) => {
+                    return Ok(false);
+                }
+                // A write whose answer was lost and that was tried again.
+                Err(StoreError::Conflict { current: Some(row), .. }) if is_written(&writes, &row) => break,
+                Err(error) => return Err(error.into()),
+            }
         }
+        self.others_wait |= given_up.is_some() && floor == Expect::Anything;
         self.record = record;
         self.version = self.version.saturating_add(1);
         Ok(true)
+    }
+
+    /// Whether others wait for the floor of its conversation, or may do so, now that it was given up.
+    pub(crate) fn others_wait(&self) -> bool {
+        self.others_wait
+    }
+
+    /// Whether it was given the floor of its conversation just now, and not in an earlier attempt.
+    pub(crate) fn took_floor(&self) -> bool {
+        self.floor.is_some()
+    }
+
+    /// Leaves the floor to those that stand in the line before it: it was not begun.
+    ///
+    /// # Errors
+    /// As [`Claim::finish`].
+    pub(crate) async fn give_way(&mut self, app: &App) -> Result<(), Error> {
+        let attempt = self.record.attempt.saturating_sub(1);
+        let record = RunRecord { attempt, lease_until_ms: 0, floor: false, ..self.record.clone() };
+        self.save(app, record, Vec::new()).await
     }
 
     /// Notes that the sender will be answered, with its tier in record and trigger, together with the counters that say so;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{FORMAT, RunRecord, Status, put_record, read_clear, to_json};
+use super::{FORMAT, RunRecord, Status, put_run, read_clear, to_json};
 use crate::app::App;
 use crate::clock::Deadline;
 use crate::error::Error;
@@ -100,7 +100,8 @@ pub async fn held(app: &App, rows: &[Row]) -> Result<Vec<Due>, Error> {
         more = app.store.list(&held).await?;
         &more
     };
-    look_up(app, rows.iter().filter_map(|row| Some((&row.key, keys::held_run(&row.key)?))).collect()).await
+    let runs = rows.iter().filter_map(|row| Some((&row.key, keys::held_run(&row.key)?)));
+    look_up(app, runs.collect(), is_stale).await
 }
 
 /// When a row is due and its run, if that is by `by`.
@@ -110,12 +111,21 @@ fn is_due(row: &Row, by: u64) -> Option<(u64, &str)> {
 
 /// Of these rows' runs those that are due.
 async fn take_up(app: &App, rows: &[Row], by: u64) -> Result<Vec<Due>, Error> {
-    look_up(app, rows.iter().filter_map(|row| is_due(row, by).map(|(_, run)| (&row.key, run))).collect())
-        .await
+    let runs = rows.iter().filter_map(|row| is_due(row, by).map(|(_, run)| (&row.key, run)));
+    look_up(app, runs.collect(), is_stale).await
 }
 
-/// Of these runs, each with its row, those that nobody has.
-async fn look_up(app: &App, due: Vec<(&Key, &str)>) -> Result<Vec<Due>, Error> {
+/// Whether a row speaks of nothing any more: its run is over, or is due at another time.
+fn is_stale(record: &RunRecord, key: &Key) -> bool {
+    record.status.is_final() || due_key(record).as_ref() != Some(key)
+}
+
+/// Of these runs, each with its row, those that nobody has. A stale row is removed, as is that of a run without a record.
+pub(super) async fn look_up(
+    app: &App,
+    due: Vec<(&Key, &str)>,
+    is_stale: fn(&RunRecord, &Key) -> bool,
+) -> Result<Vec<Due>, Error> {
     let now_ms = app.clock.now_ms();
     if due.is_empty() {
         return Ok(Vec::new());
@@ -127,21 +137,19 @@ async fn look_up(app: &App, due: Vec<(&Key, &str)>) -> Result<Vec<Due>, Error> {
         let [record, trigger] = rows else { continue };
         let read = record.as_ref().map(|row| Ok::<_, Error>((read_clear::<RunRecord>(row)?, row.version)));
         match (read.transpose(), trigger) {
-            (Ok(Some((record, _))), _)
-                if record.status.is_final() || due_key(&record).as_ref() != Some(key) =>
-            {
+            (Ok(Some((record, _))), _) if is_stale(&record, key) => {
                 stale.push(Write::delete(key.clone(), Expect::Anything));
             }
             // Somebody has it.
             (Ok(Some((record, _))), _) if record.lease_until_ms > now_ms => {}
             (Ok(Some((record, version))), Some(row)) => match app.open_sealed(row) {
                 Ok(trigger) => runs.push(Due { record, trigger, version }),
-                Err(error) => tracing::error!(run.id = %run, %error, "a due run is passed over"),
+                Err(error) => tracing::error!(run.id = %run, %error, "a stored run is passed over"),
             },
             (Ok(Some((record, version))), None) => give_up(app, record, version).await?,
             (Ok(None), _) => stale.push(Write::delete(key.clone(), Expect::Anything)),
             // Of a newer format: it is a newer binary's.
-            (Err(error), _) => tracing::warn!(run.id = %run, %error, "a due run is passed over"),
+            (Err(error), _) => tracing::warn!(run.id = %run, %error, "a stored run is passed over"),
         }
     }
     if !stale.is_empty() {
@@ -160,8 +168,7 @@ async fn give_up(app: &App, found: RunRecord, version: u64) -> Result<(), Error>
         reason: Some("its trigger is gone from the store".to_owned()),
         ..found.clone()
     };
-    let mut writes = vec![put_record(&record, Expect::Version(version))?];
-    writes.extend(due_rows(&record, due_key(&found))?);
+    let writes = put_run(&record, Expect::Version(version), Some(&found), Expect::Anything)?;
     write_or_leave(app.store.as_ref(), &writes).await?;
     Ok(())
 }
@@ -196,9 +203,8 @@ impl Due {
     /// As [`Due::postpone`].
     pub async fn save(&mut self, app: &App, record: RunRecord) -> Result<(), Error> {
         let record = RunRecord { updated_at_ms: app.clock.now_ms(), ..record };
-        let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
-        writes.extend(due_rows(&record, due_key(&self.record))?);
-        app.store.write(&writes).await?;
+        let expect = Expect::Version(self.version);
+        app.store.write(&put_run(&record, expect, Some(&self.record), Expect::Anything)?).await?;
         (self.record, self.version) = (record, self.version.saturating_add(1));
         Ok(())
     }

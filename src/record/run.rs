@@ -1,6 +1,6 @@
 //! A run's record: what the store, and whoever looks at it later, know of a run.
 
-use nostr::prelude::{EventId, Timestamp};
+use nostr::prelude::{EventId, PublicKey, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{FORMAT, run_id};
@@ -49,6 +49,15 @@ pub struct RunRecord {
     /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
+    /// Whose conversation it is a run of, where those have one writer at a time: see the module `line`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<PublicKey>,
+    /// When its message says it was written, Unix seconds: its place in the line of that conversation.
+    #[serde(default = "Timestamp::min")]
+    pub written_at: Timestamp,
+    /// Whether the floor of that conversation was given to it. It has it until it is over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub floor: bool,
     /// When the trigger was first seen, Unix seconds.
     pub arrived_at: Timestamp,
     /// When the record was last written, Unix milliseconds.
@@ -152,7 +161,13 @@ impl RunRecord {
     /// A record of a trigger that nobody works on yet.
     pub(super) fn waiting(app: &App, trigger: &Trigger) -> Result<Self, Error> {
         let record = Self::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?;
-        Ok(Self { status: Status::Running, tainted: trigger.tainted, held: app.config.standby, ..record })
+        Ok(Self {
+            status: Status::Running,
+            tainted: trigger.tainted,
+            held: app.config.standby,
+            conversation: trigger.conversation(),
+            ..record
+        })
     }
 
     /// From when on somebody else may begin it, Unix milliseconds.
@@ -196,6 +211,9 @@ impl RunRecord {
             due_at: None,
             counted: false,
             held: false,
+            conversation: None,
+            written_at: created_at,
+            floor: false,
             arrived_at,
             updated_at_ms: app.clock.now_ms(),
             expires_at: app.claim_expiry(created_at),

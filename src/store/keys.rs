@@ -16,6 +16,8 @@
 //! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
 //! | `DM#<peer>` | `~EVENT#<kind>` | what a guest published of itself: profile and relay lists, as published |
 //! | `GUESTS` | `<day>#<peer or ALL>` | how many messages of guests were worked in each hour of that day (UTC) |
+//! | `LINE#<peer>` | `<time written>#<run id>` | a run of a conversation that waits for its turn; see `record/line.rs` |
+//! | `LINE#<peer>` | `~FLOOR` | the run of that conversation that has the floor |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
 //! | `NOTICES` | `<fact>` | something that the admin is told once, sealed |
 //! | `SWEEP` | `LEASE` | who sweeps the relays now |
@@ -252,6 +254,31 @@ pub fn guest_counter(day: u64, guest: Option<&PublicKey>) -> Key {
     Key::new("GUESTS", format!("{day:06}#{whose}"))
 }
 
+/// The partition of the line of a conversation.
+#[must_use]
+pub fn line_partition(peer: &PublicKey) -> String {
+    format!("LINE#{}", peer.to_hex())
+}
+
+/// The row of a run that waits in it. `written_at` is when its message says it was written.
+#[must_use]
+pub fn in_line(peer: &PublicKey, written_at: Timestamp, run_id: &str) -> Key {
+    Key::new(line_partition(peer), format!("{:012}#{run_id}", written_at.as_secs()))
+}
+
+/// When the message of a run that waits was written, and its run; `None` for another row.
+#[must_use]
+pub fn line_place(key: &Key) -> Option<(Timestamp, &str)> {
+    let (at, run_id) = key.sort.split_once('#')?;
+    Some((Timestamp::from(at.parse::<u64>().ok()?), run_id))
+}
+
+/// Which run has the floor of a conversation. Sorts behind all that wait.
+#[must_use]
+pub fn floor(peer: &PublicKey) -> Key {
+    Key::new(line_partition(peer), "~FLOOR")
+}
+
 /// The partition that names the runs of whose contexts there are snapshots.
 pub const CONTEXT_PARTITION: &str = "CONTEXT";
 
@@ -298,6 +325,15 @@ mod tests {
         }
         assert_eq!(journal_place(&record("r")), None);
         assert_eq!(journal_place(&reply("r", 0)), None);
+    }
+
+    #[test]
+    fn the_line_sorts_by_the_time_written_in_front_of_the_floor() {
+        let peer = PublicKey::from_slice(&[7; 32]).unwrap();
+        let at = |secs: u64| in_line(&peer, Timestamp::from(secs), "r");
+        assert_eq!(line_place(&at(1_803_902_400)), Some((Timestamp::from(1_803_902_400), "r")));
+        assert!(at(999_999_999) < at(1_803_902_400) && at(u64::MAX) < floor(&peer));
+        assert_eq!(line_place(&floor(&peer)), None);
     }
 
     #[test]

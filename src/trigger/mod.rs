@@ -305,6 +305,13 @@ impl Trigger {
         }
     }
 
+    /// Whose conversation its run writes in, where runs of one do so one after another: a DM's that a model answers. A fixed
+    /// text waits for nobody, and neither does a prompt (design §7).
+    #[must_use]
+    pub fn conversation(&self) -> Option<PublicKey> {
+        self.sender().filter(|_| self.fixed_text().is_none())
+    }
+
     /// Whose message it is, checked by signature; nobody's but in DMs.
     #[must_use]
     pub fn sender(&self) -> Option<PublicKey> {

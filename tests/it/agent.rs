@@ -87,12 +87,13 @@ pub struct TestAgent {
     relay: Option<LocalRelay>,
 }
 
-/// No test asks the model for what a provider would refuse.
+/// No test asks the model for what a provider would refuse, or leaves a conversation in disorder.
 impl Drop for TestAgent {
     fn drop(&mut self) {
         record(&self.model);
         if !std::thread::panicking() {
             assert_eq!(self.model.refusals(), Vec::<String>::new());
+            self.ground.check_lines();
         }
     }
 }

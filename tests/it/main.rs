@@ -18,6 +18,7 @@ mod bridge;
 mod connections;
 mod context;
 mod context_debug;
+mod conversation;
 mod crash;
 mod delivery;
 mod dm;

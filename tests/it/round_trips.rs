@@ -165,11 +165,11 @@ async fn a_warm_message_makes_five_waits_three_of_them_for_the_store(on: On) {
     let expected = Counts {
         // The rows of the table.
         waits: 5,
-        // Claim and two reads; the reply; the record.
-        store_calls: 3 + 1 + 1,
+        // Claim and three reads; the reply; the record.
+        store_calls: 4 + 1 + 1,
         store_rounds: 3,
-        // Record, due row, trigger, question; record, reply, answer; record, due row.
-        rows_written: 4 + 3 + 2,
+        // Record, due row, floor, trigger, question; record, reply, answer; record, due row, floor.
+        rows_written: 5 + 3 + 3,
         model_calls: 1,
         relay_reads: 0,
         publishes: 1,
@@ -189,10 +189,10 @@ async fn the_first_message_makes_one_wait_more_to_read_the_relays(on: On) {
     let expected = Counts {
         // What was learned is kept while the model is asked.
         waits: 6,
-        // Claim and two reads; what was learned, row by row; the reply; the record.
-        store_calls: 3 + learned + 1 + 1,
+        // Claim and three reads; what was learned, row by row; the reply; the record.
+        store_calls: 4 + learned + 1 + 1,
         store_rounds: 4,
-        rows_written: 4 + learned + 3 + 2,
+        rows_written: 5 + learned + 3 + 3,
         model_calls: 1,
         relay_reads: 1,
         publishes: 1,

@@ -186,8 +186,8 @@ async fn a_warm_guest_costs_one_wait_more_than_an_admin(on: On) {
     let answer = crate::agent::deliver_to(&app, &agent.relay_url, &[dm]).await.unwrap();
     assert_eq!(outcomes(&answer), ["replied"], "{answer}");
     let counts = counter.take();
-    // Claim, two reads and the counters; counted; the reply; the record.
-    assert_eq!((counts.waits, counts.store_calls, counts.store_rounds), (6, 4 + 1 + 1 + 1, 4), "{counts:?}");
+    // Claim, three reads and the counters; counted; the reply; the record.
+    assert_eq!((counts.waits, counts.store_calls, counts.store_rounds), (6, 5 + 1 + 1 + 1, 4), "{counts:?}");
     assert_eq!((counts.relay_reads, counts.model_calls, counts.publishes), (0, 1, 1), "{counts:?}");
 }
 

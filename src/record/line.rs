@@ -1,0 +1,194 @@
+//! One writer per conversation, and the line behind it.
+//!
+//! A conversation has one *floor*. A run is begun only with the floor, keeps it while it is given back, waits or is
+//! suspended, and loses it when it is over: so nobody overtakes it. Every other run of the conversation that is not over
+//! waits in the *line*, in the order in which the messages were written. Both are rows beside the run's record, written
+//! and removed together with it as its due row is ([`place_rows`] is the one function that does so): a run has the floor,
+//! or a place in the line, or is over or held. So no crash leaves one without the other, and whatever dies, each run that
+//! waits is also due.
+//!
+//! ```text
+//! claim ─┬─ floor free: takes it, in the same write ─▶ … ─▶ over: gives it up, in the same write
+//!        └─ floor taken: joins the line, and marks the floor as awaited
+//!                                             └▶ whoever gives up an awaited floor works the line
+//! ```
+//!
+//! - Who marked the floor changed its row's version, which the holder's last write expects: it is told by a conflict that
+//!   somebody waits, and pays nothing where nobody does. One that took a run over does not know the version and looks.
+//! - What guards a run's own writes is its record's version alone: a worker that was paused beyond its lease finds them
+//!   refused, whoever has the floor by then.
+//! - A floor names a run that is not over; only writes of that run's record give or take it. Whoever joins checks that
+//!   record, since a row that was removed and written again has its old version again.
+//! - A binary that knows no floor may end a run and leave its floor: [`holder`] clears it, once, by a write of that record.
+
+use nostr::prelude::PublicKey;
+use serde::{Deserialize, Serialize};
+
+use super::due::look_up;
+use super::{Due, FORMAT, RunRecord, read_clear, to_json};
+use crate::app::App;
+use crate::error::Error;
+use crate::inbox::MAX_AHEAD;
+use crate::store::{Expect, Key, Range, Row, Write, keys, write_or_leave};
+
+/// The most of a line that are looked at together.
+const MAX_WAITING: usize = 20;
+
+/// Which run has the floor; a clear row.
+#[derive(Debug, Serialize, Deserialize)]
+struct FloorRow {
+    format: u32,
+    run: String,
+    /// Whether somebody waits behind it: then the version was changed already.
+    #[serde(default)]
+    awaited: bool,
+}
+
+/// A place in the line: its key says the rest.
+#[derive(Serialize)]
+struct LineRow {
+    format: u32,
+}
+
+/// Where the row lies that says how a run stands in its conversation; `None` where it does not stand in one any more.
+pub(super) fn place(record: &RunRecord) -> Option<Key> {
+    let peer = record.conversation.filter(|_| !record.status.is_final() && !record.held)?;
+    Some(if record.floor { keys::floor(&peer) } else { in_line(record, &peer) })
+}
+
+fn in_line(record: &RunRecord, peer: &PublicKey) -> Key {
+    keys::in_line(peer, record.written_at, &record.run_id)
+}
+
+/// The floor that the run has.
+pub(super) fn floor_of(record: &RunRecord) -> Option<Key> {
+    place(record).filter(|_| record.floor)
+}
+
+/// The run's row moves from where it lay `before` to where the record says now. `floor` is what the floor's row must be,
+/// where that is the one or the other.
+pub(super) fn place_rows(
+    record: &RunRecord,
+    before: Option<&RunRecord>,
+    floor: Expect,
+) -> Result<Vec<Write>, Error> {
+    let (before_key, now) = (before.and_then(place), place(record));
+    if before_key == now {
+        return Ok(Vec::new());
+    }
+    let expect = |has_floor: bool| if has_floor { floor } else { Expect::Anything };
+    let gone = before_key.map(|key| Write::delete(key, expect(before.is_some_and(|before| before.floor))));
+    let here = now.map(|key| -> Result<Write, Error> {
+        let value = if record.floor {
+            to_json(&FloorRow { format: FORMAT, run: record.run_id.clone(), awaited: false })?
+        } else {
+            to_json(&LineRow { format: FORMAT })?
+        };
+        Ok(Write::put(key, expect(record.floor), value, record.expires_at))
+    });
+    Ok(gone.into_iter().chain(here.transpose()?).collect())
+}
+
+/// The run that has the floor of a conversation, as read.
+#[derive(Debug)]
+pub(super) struct Holder {
+    /// Its record.
+    pub(super) record: RunRecord,
+    record_version: u64,
+    floor: Row,
+    is_awaited: bool,
+}
+
+impl Holder {
+    /// What the floor's row must be for a write that depends on it.
+    pub(super) fn expect(&self) -> Expect {
+        Expect::Version(self.floor.version)
+    }
+
+    /// The writes by which another run joins the line behind this one.
+    pub(super) fn await_it(&self) -> Result<Vec<Write>, Error> {
+        let (key, version) = (self.floor.key.clone(), self.floor.version);
+        let mark = if self.is_awaited {
+            Write::check(key, version)
+        } else {
+            let row = FloorRow { format: FORMAT, run: self.record.run_id.clone(), awaited: true };
+            Write::put(key, self.expect(), to_json(&row)?, self.floor.expires_at)
+        };
+        Ok(vec![mark, Write::check(keys::record(&self.record.run_id), self.record_version)])
+    }
+}
+
+/// Who has the floor, which is `floor` as it was read; `None` where it is free, or changed meanwhile.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable; [`Error::Permanent`] where a row is a newer binary's.
+pub(super) async fn holder(app: &App, floor: Row) -> Result<Option<Holder>, Error> {
+    let FloorRow { run, awaited, .. } = read_clear(&floor)?;
+    let row = read_one(app, keys::record(&run)).await?;
+    let record = row.as_ref().map(read_clear::<RunRecord>).transpose()?;
+    match (record, &row) {
+        (Some(record), Some(row)) if !record.status.is_final() => {
+            Ok(Some(Holder { record, record_version: row.version, floor, is_awaited: awaited }))
+        }
+        _ => {
+            clear(app, floor, row).await?;
+            Ok(None)
+        }
+    }
+}
+
+/// Removes a floor that was left behind by a run which is over, whose record is `record`.
+async fn clear(app: &App, floor: Row, record: Option<Row>) -> Result<(), Error> {
+    // The record is read after the floor: only a floor that outlives it was left behind.
+    if read_one(app, floor.key.clone()).await?.as_ref() != Some(&floor) {
+        return Ok(());
+    }
+    tracing::warn!(row = %floor.key.partition, "a floor is cleared that an older version left behind");
+    let mut writes = vec![Write::delete(floor.key, Expect::Version(floor.version))];
+    // By this a second one that clears it is refused: it might meet the floor of the next run.
+    writes.extend(record.map(|row| Write::put(row.key, Expect::Version(row.version), row.value, row.expires_at)));
+    write_or_leave(app.store.as_ref(), &writes).await?;
+    Ok(())
+}
+
+/// The floor's row, if somebody has it.
+pub(super) async fn floor_row(app: &App, peer: &PublicKey) -> Result<Option<Row>, Error> {
+    read_one(app, keys::floor(peer)).await
+}
+
+async fn read_one(app: &App, key: Key) -> Result<Option<Row>, Error> {
+    Ok(app.store.read(&[key]).await?.into_iter().flatten().next())
+}
+
+/// What to list for [`is_preceded`].
+#[must_use]
+pub(crate) fn first_in_line(peer: &PublicKey) -> Range {
+    Range { limit: Some(1), ..Range::whole(keys::line_partition(peer)) }
+}
+
+/// Whether a message that was written before this run's waits in the line, by the rows of [`first_in_line`].
+#[must_use]
+pub(crate) fn is_preceded(record: &RunRecord, rows: &[Row]) -> bool {
+    let Some(peer) = record.conversation else { return false };
+    rows.iter().any(|row| keys::line_place(&row.key).is_some() && row.key < in_line(record, &peer))
+}
+
+/// The runs that wait in the line of a conversation and that nobody has, in order. A message that is dated ahead waits for
+/// its time and holds nobody up.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable.
+pub(crate) async fn waiting(app: &App, peer: &PublicKey) -> Result<Vec<Due>, Error> {
+    let line = Range { limit: Some(MAX_WAITING), ..Range::whole(keys::line_partition(peer)) };
+    let rows = app.store.list(&line).await?;
+    let latest = app.clock.now() + MAX_AHEAD;
+    let runs = rows.iter().filter_map(|row| {
+        keys::line_place(&row.key).filter(|(at, _)| *at <= latest).map(|(_, run)| (&row.key, run))
+    });
+    // The row of a run that is not over may come back: whoever removed it would remove that one.
+    let is_stale = |record: &RunRecord, _: &Key| record.status.is_final();
+    let mut found = look_up(app, runs.collect(), is_stale).await?;
+    let now_ms = app.clock.now_ms();
+    found.retain(|due| due.record.free_at_ms() <= now_ms);
+    Ok(found)
+}
