@@ -138,7 +138,7 @@ async fn work_one(app: &App, trigger: Trigger, deadline: Deadline, is_its_turn: 
         return (standby::hold(app, &trigger).await, Next::Left);
     }
     // What is not written down by then is found when the lease is over.
-    let worked = claim_and_answer(app, &trigger, deadline, is_its_turn);
+    let worked = Box::pin(claim_and_answer(app, &trigger, deadline, is_its_turn));
     timeout_at(deadline.record_until(), worked).await.unwrap_or_else(|_| {
         let run = record::run_id(&trigger.id);
         tracing::error!(run.id = %run, "the run is left: the store or a relay did not answer in the time there was");
@@ -315,7 +315,8 @@ async fn answer(
         }
         let mark = stored.outage.take().filter(|_| trigger.fixed_text().is_none());
         let outage = outage::Known { mark, note };
-        let Some((trigger, mut loaded)) = admit(app, trigger, stored, claim, &past, until).await? else {
+        let Some((trigger, mut loaded)) = Box::pin(admit(app, trigger, stored, claim, &past, until)).await?
+        else {
             return Ok(());
         };
         outage.meet(&mut claim.record);
@@ -332,7 +333,7 @@ async fn answer(
         }
         // While the model thinks, what the relays told is kept and the connections for the reply are opened.
         let respond = alongside(
-            respond(app, &trigger, &loaded, claim, past, deadline),
+            Box::pin(respond(app, &trigger, &loaded, claim, past, deadline)),
             app.relays.open(&targets, deadline.work_until()),
         );
         let ((), text) = tokio::join!(load::keep(app, unsaved), respond);
@@ -473,7 +474,7 @@ async fn respond(
                 Some(beginning) => beginning,
                 None => Beginning::new(assemble(app, trigger, loaded, deadline).await, trigger),
             };
-            driver::drive(app, trigger, &loaded.state, beginning, claim, journal, deadline).await
+            Box::pin(driver::drive(app, trigger, &loaded.state, beginning, claim, journal, deadline)).await
         }
     };
     match result {
