@@ -20,12 +20,12 @@ use crate::https::{self, Protocol};
 use crate::llm::Llm;
 use crate::llm::openai::OpenAi;
 use crate::queue::Queue;
-use crate::record::{FORMAT, to_json, unreadable};
+use crate::record::{FORMAT, check_format, to_json, unreadable};
 use crate::relay::pool::{Limits, Pool};
 use crate::relay::{Relays, Target, Trust};
 use crate::secret::Mask;
 use crate::store::dynamodb::DynamoDb;
-use crate::store::seal::Vault;
+use crate::store::seal::{SealError, Vault};
 use crate::store::{Expect, Key, Row, Store, Write, keys};
 use crate::tools::registry::Registry;
 
@@ -221,12 +221,15 @@ impl App {
     /// A row that [`App::put_sealed`] wrote.
     ///
     /// # Errors
-    /// [`Error::Permanent`] where it was sealed by another key, is damaged, or is of a newer format.
+    /// [`Error::Permanent`] where it was sealed by another key or is damaged, [`Error::Newer`] where it is of a newer format.
     pub fn open_sealed<T: DeserializeOwned>(&self, row: &Row) -> Result<T, Error> {
-        let bytes = self.vault.open(&row.key, &row.value).map_err(|_| unreadable(&row.key))?;
+        let bytes = self.vault.open(&row.key, &row.value).map_err(|error| match error {
+            SealError::UnknownFormat(_) => Error::Newer(error.to_string()),
+            _ => unreadable(&row.key),
+        })?;
         match serde_json::from_slice::<Sealed<T>>(&bytes) {
             Ok(sealed) if sealed.format <= FORMAT => Ok(sealed.value),
-            _ => Err(unreadable(&row.key)),
+            _ => Err(check_format(&row.key, &bytes).err().unwrap_or_else(|| unreadable(&row.key))),
         }
     }
 }

@@ -98,6 +98,7 @@ impl Stopwatch {
 pub struct Deadline {
     end: Instant,
     reserve: Duration,
+    step: Duration,
 }
 
 /// The budget where the host names none that can be true: a local emulator sends a constant of 1970.
@@ -105,6 +106,10 @@ pub const DEFAULT_BUDGET: Duration = Duration::from_secs(120);
 
 /// The most that is kept back for publishing and recording; of short budgets a quarter.
 const RESERVE: Duration = Duration::from_secs(8);
+
+/// With less time left for work no step of a run is begun; of short budgets an eighth counts. Few models answer faster, and
+/// an answer that is cut off costs money and gives nothing, while the next invocation has all of its time.
+const STEP: Duration = Duration::from_secs(5);
 
 /// Longer than any invocation may last (15 minutes on Lambda).
 const MAX_BUDGET: Duration = Duration::from_secs(24 * 60 * 60);
@@ -117,7 +122,7 @@ impl Deadline {
     #[must_use]
     pub fn after(budget: Duration) -> Self {
         let budget = budget.min(MAX_BUDGET);
-        Self { end: Instant::now() + budget, reserve: RESERVE.min(budget / 4) }
+        Self { end: Instant::now() + budget, reserve: RESERVE.min(budget / 4), step: STEP.min(budget / 8) }
     }
 
     /// The runtime's deadline in Unix milliseconds; one more than a day in the past means none, and
@@ -134,6 +139,18 @@ impl Deadline {
     #[must_use]
     pub fn publish_until(&self) -> Instant {
         self.end.checked_sub(self.reserve / 4).unwrap_or(self.end)
+    }
+
+    /// Until when the record may take: what is left behind it is for the host to be told.
+    #[must_use]
+    pub fn record_until(&self) -> Instant {
+        self.end.checked_sub(self.reserve / 16).unwrap_or(self.end)
+    }
+
+    /// Whether there is time to ask a model or to run a tool. What there is no time for is another invocation's.
+    #[must_use]
+    pub fn has_time_for_a_step(&self) -> bool {
+        Instant::now() + self.step <= self.work_until()
     }
 
     /// Until when models, tools and reads may take.
@@ -158,6 +175,23 @@ impl Deadline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_parts_of_an_invocation_end_one_after_another_and_short_budgets_have_short_ones() {
+        let parts = |budget_ms| {
+            let (start, deadline) = (Instant::now(), Deadline::after(Duration::from_millis(budget_ms)));
+            [deadline.work_until(), deadline.publish_until(), deadline.record_until()]
+                .map(|until| (until - start).as_millis())
+        };
+        assert_eq!(parts(900_000), [892_000, 898_000, 899_500]);
+        assert_eq!(parts(8_000), [6_000, 7_500, 7_875]);
+
+        let deadline = Deadline::after(Duration::from_secs(30));
+        tokio::time::advance(Duration::from_millis(30_000 - 7_500 - 3_750)).await;
+        assert!(deadline.has_time_for_a_step());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!deadline.has_time_for_a_step());
+    }
 
     #[test]
     fn a_schedules_time_is_read_as_the_calendar_has_it_and_nothing_else_is_a_time() {

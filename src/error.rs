@@ -19,9 +19,21 @@ pub enum Error {
     NoAnswer {
         /// Half a sentence: "the model is unavailable for now".
         reason: &'static str,
-        /// Whether a retry can help.
+        /// Whether the model may answer later: see [`crate::outage`].
         transient: bool,
     },
+    /// An admin stopped the agent: the run goes on when that is over.
+    #[error("the agent is stopped")]
+    Stopped,
+    /// The time of this invocation is used up, and the run is not at its end.
+    #[error("the time for it was used up")]
+    OutOfTime {
+        /// Whether this invocation brought the run further, so that the next one will too.
+        has_progress: bool,
+    },
+    /// A row of a newer format: it is left to newer binaries. The text is for the log.
+    #[error("{0}")]
+    Newer(String),
     /// Another process owns the run: it was taken over while we were at work. What we did is discarded.
     #[error("the run was taken over by another process")]
     TakenOver,
@@ -36,6 +48,7 @@ impl Error {
             Self::Transient(_)
                 | Self::GivenBack(_)
                 | Self::TakenOver
+                | Self::OutOfTime { .. }
                 | Self::NoAnswer { transient: true, .. }
         )
     }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::clock::Deadline;
+use crate::commands;
 use crate::dm::Opened;
 use crate::error::Error;
 use crate::history;
@@ -142,8 +143,19 @@ pub(crate) async fn begin(app: &App, trigger: Trigger, deadline: Deadline) -> Wo
 }
 
 /// Works triggers: those of one conversation one after another in the order they were written, conversations side by
-/// side.
+/// side. Commands come before all: no conversation holds them up, and a `/stop` holds for what came with it.
 pub(crate) async fn work_all(app: &App, triggers: Placed<Trigger>, deadline: Deadline) -> Placed<Worked> {
+    let (commands, triggers) = triggers
+        .into_iter()
+        .partition::<Placed<Trigger>, _>(|(_, trigger)| commands::said(app, trigger).is_some());
+    let mut results = Vec::new();
+    for triggers in [commands, triggers] {
+        results.extend(work_conversations(app, triggers, deadline).await);
+    }
+    results
+}
+
+async fn work_conversations(app: &App, triggers: Placed<Trigger>, deadline: Deadline) -> Placed<Worked> {
     let mut conversations: BTreeMap<_, Placed<Trigger>> = BTreeMap::new();
     for (at, trigger) in triggers {
         conversations.entry(trigger.peer()).or_default().push((at, trigger));

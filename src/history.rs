@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::App;
 use crate::chat::Role;
+use crate::commands::Command;
 use crate::context::HistoryMessage;
 use crate::dm::{self, Content, Opened, ReplyPart};
 use crate::error::Error;
@@ -37,6 +38,9 @@ pub struct StoredMessage {
     /// Whether a run of this store wrote it: an answer to that run's message, and to no other.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_run: bool,
+    /// Whether it is the answer to a command: no part of what the model sees.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub aside: bool,
 }
 
 impl StoredMessage {
@@ -74,13 +78,14 @@ pub fn incoming(trigger: &Trigger) -> Option<(PublicKey, StoredMessage)> {
         arrived_at: trigger.arrived_at,
         text: dm.text.clone(),
         of_run: false,
+        aside: false,
     };
     dm.fixed_answer.is_none().then_some((dm.peer, message))
 }
 
-/// A part of what the agent sends.
+/// A part of what the agent sends; `aside` where it answers a command.
 #[must_use]
-pub fn outgoing(letter: &Letter, part: &ReplyPart) -> StoredMessage {
+pub fn outgoing(letter: &Letter, part: &ReplyPart, aside: bool) -> StoredMessage {
     StoredMessage {
         id: part.id,
         from_agent: true,
@@ -89,6 +94,7 @@ pub fn outgoing(letter: &Letter, part: &ReplyPart) -> StoredMessage {
         arrived_at: part.created_at,
         text: part.text.clone(),
         of_run: true,
+        aside,
     }
 }
 
@@ -106,6 +112,7 @@ pub fn found(app: &App, opened: Opened) -> Option<StoredMessage> {
         arrived_at: if from_agent { opened.created_at } else { app.clock.now() },
         text,
         of_run: false,
+        aside: false,
     })
 }
 
@@ -155,7 +162,28 @@ pub fn in_order(mut messages: Vec<StoredMessage>, trigger: &Trigger) -> Vec<Stor
     messages
 }
 
-/// The conversation as the model sees it.
+/// How the peer wrote last.
+#[must_use]
+pub fn last_heard(messages: &[StoredMessage]) -> Option<Protocol> {
+    messages.iter().rev().find(|message| !message.from_agent).map(|message| message.protocol)
+}
+
+/// Of a conversation in order what the model sees: what came after `begin`, where somebody began it anew, and of an
+/// admin's neither commands nor their answers.
+#[must_use]
+pub fn visible(
+    mut messages: Vec<StoredMessage>,
+    is_admins: bool,
+    begin: Option<Timestamp>,
+) -> Vec<StoredMessage> {
+    let is_command = |message: &StoredMessage| {
+        message.aside || (is_admins && !message.from_agent && Command::parse(&message.text).is_some())
+    };
+    messages.retain(|message| begin.is_none_or(|begin| message.at() > begin) && !is_command(message));
+    messages
+}
+
+/// The conversation as the model sees it: without the agent's word that the model is out of order.
 #[must_use]
 pub fn as_chat(messages: &[StoredMessage]) -> Vec<HistoryMessage> {
     let role = |message: &StoredMessage| if message.from_agent { Role::Assistant } else { Role::User };
@@ -181,6 +209,7 @@ mod tests {
             arrived_at: Timestamp::from(arrived_at),
             text: String::new(),
             of_run: false,
+            aside: false,
         };
         let trigger = Trigger {
             id: String::new(),
@@ -203,5 +232,36 @@ mod tests {
             vec![message(1, 8, 4), message(2, 3, 3), message(3, 2, 2), message(1, 8, 2), message(9, 9, 9)];
         let ids: Vec<EventId> = in_order(stored, &trigger).into_iter().map(|message| message.id).collect();
         assert_eq!(ids, [1, 3, 2].map(id));
+    }
+
+    #[test]
+    fn a_model_sees_what_came_after_a_new_begin_without_commands_and_their_answers() {
+        let message = |n: u8, text: &str, from_agent, aside| StoredMessage {
+            id: EventId::from_byte_array([n; 32]),
+            from_agent,
+            protocol: Protocol::Nip17,
+            created_at: Timestamp::from(u64::from(n)),
+            arrived_at: Timestamp::from(u64::from(n)),
+            text: text.to_owned(),
+            of_run: from_agent,
+            aside,
+        };
+        let stored = vec![
+            message(1, "hello", false, false),
+            message(2, "/status", false, false),
+            message(3, "Running.", true, true),
+            message(4, "/etc/hosts", false, false),
+            message(5, "/status is what I would write", true, false),
+        ];
+        let seen = |is_admins, begin: Option<u64>| {
+            let begin = begin.map(Timestamp::from);
+            let seen = visible(stored.clone(), is_admins, begin);
+            seen.iter().map(|message| message.created_at.as_secs()).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(true, None), [1, 4, 5]);
+        // Of others it is a text like any.
+        assert_eq!(seen(false, None), [1, 2, 4, 5]);
+        assert_eq!(seen(true, Some(4)), [5]);
+        assert_eq!(seen(true, Some(9)), [0; 0]);
     }
 }

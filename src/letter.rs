@@ -49,9 +49,8 @@ impl Letter {
             return Self::answer_to(dm);
         }
         let admin = trigger.admin;
-        let last = loaded.history.iter().rev().find(|message| !message.from_agent);
-        let protocol = match last {
-            Some(message) => message.protocol,
+        let protocol = match loaded.last_heard {
+            Some(protocol) => protocol,
             None if loaded.state.inbox_relays(admin).is_empty() => Protocol::Nip04,
             None => Protocol::Nip17,
         };
@@ -69,7 +68,7 @@ impl Letter {
 mod tests {
     use super::*;
     use crate::dm;
-    use crate::history::StoredMessage;
+    use crate::history::{self, StoredMessage};
     use crate::kinds;
     use crate::skill::tests::{keys, signed};
     use crate::state::AgentState;
@@ -87,10 +86,14 @@ mod tests {
             created_at: Timestamp::from(NOW),
             arrived_at: Timestamp::from(NOW),
             text: String::new(),
+            aside: false,
         });
+        let history: Vec<StoredMessage> = history.collect();
         Loaded {
             state: AgentState::build(&keys(1), &admins, None, list, Timestamp::from(NOW)),
-            history: history.collect(),
+            last_heard: history::last_heard(&history),
+            history,
+            asked: false,
             lists: crate::heed::Lists::default(),
             unsaved: Vec::new(),
         }

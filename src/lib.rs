@@ -12,6 +12,7 @@
 //! - [`record`]: the claim that makes it once, the saved reply, the outcome.
 //! - [`load`]: what the agent knows, as [`state`] from [`events`] and [`skill`]s; [`context`]: what the model sees of it.
 //! - [`snapshots`]: the same, written down for people.
+//! - [`commands`]: what an admin orders by DM.
 //! - [`notices`]: what the admin is told without asking; [`standby`]: when nobody is answered.
 //! - [`versions`]: new versions of soul, skills and adoption list.
 //! - [`run`]: the tool loop; [`letter`]: to whom and how the answer goes; [`publish`]: its way out.
@@ -25,6 +26,7 @@ pub mod chat;
 #[cfg(feature = "local")]
 pub mod cli;
 pub mod clock;
+pub mod commands;
 pub mod config;
 pub mod context;
 pub mod credentials;
@@ -46,6 +48,7 @@ pub mod llm;
 pub mod load;
 pub mod logging;
 pub mod notices;
+pub mod outage;
 pub mod outbox;
 pub mod outcome;
 pub mod publish;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::commands::{Begin, Flags};
 use crate::dm;
 use crate::error::Error;
 use crate::events::supersedes;
@@ -20,12 +21,13 @@ use crate::heed::Lists;
 use crate::history::{self, StoredMessage};
 use crate::kinds;
 use crate::notices::instance;
+use crate::outage::Mark;
 use crate::publish::{distinct, own_list};
 use crate::record::{FORMAT, line, read_clear, to_json};
 use crate::relay::{Fetched, Target};
 use crate::state::AgentState;
 use crate::store::{Change, Expect, Key, Range, Row, StoreError, Write, keys};
-use crate::trigger::Trigger;
+use crate::trigger::{Protocol, Trigger};
 
 /// How long what the relays told about the agent counts as fresh: a tick each minute keeps it so, also where one comes
 /// late.
@@ -40,8 +42,9 @@ const MAX_MESSAGES: usize = 60;
 /// The most notes of an admin that are kept.
 const MAX_NOTES: usize = 20;
 
-/// The rows of a conversation that are no messages: the read mark, and what a guest published of itself.
-const BESIDE_MESSAGES: usize = 1 + PERSON.len();
+/// The rows of a conversation that are no messages: where it began anew, the read mark, that of an outage, and what a guest
+/// published of itself.
+const BESIDE_MESSAGES: usize = 3 + PERSON.len();
 
 /// What the agent wants to know of whoever it talks to.
 const PERSON: [Kind; 3] = [kinds::PROFILE, kinds::RELAY_LIST, kinds::INBOX_RELAYS];
@@ -64,10 +67,16 @@ pub struct Stored {
     read: Option<StateMark>,
     messages: Vec<StoredMessage>,
     history_read: Option<HistoryMark>,
-    /// The first row of its conversation's line.
+    /// The floor of its conversation, and the first run in its line.
     pub(crate) line: Vec<Row>,
     /// Whether the relays are to be asked for the state though it is fresh.
     is_outdated: bool,
+    /// Where an admin began the conversation anew.
+    begin: Option<Timestamp>,
+    /// What an admin ordered for all runs.
+    pub(crate) flags: Flags,
+    /// The outage that the conversation waits for to end.
+    pub(crate) outage: Option<Mark>,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -77,8 +86,12 @@ pub struct Stored {
 pub struct Loaded {
     /// The agent, its skills and its people.
     pub state: AgentState,
-    /// The conversation without the triggering message, oldest first.
+    /// The conversation as the model may see it, without the triggering message, oldest first.
     pub history: Vec<StoredMessage>,
+    /// How the peer wrote last.
+    pub last_heard: Option<Protocol>,
+    /// Whether relays were asked, which takes its time.
+    pub asked: bool,
     /// What is known of who is answered.
     pub lists: Lists,
     /// What the relays told and the store does not have yet, for [`keep`].
@@ -128,7 +141,8 @@ pub async fn stored(app: &App, trigger: &Trigger) -> Result<Stored, Error> {
             None => Ok(Counters::default()),
         }
     };
-    let (rows, messages, line, counters) = tokio::join!(app.store.list(&state), messages, line, counters);
+    // The line first: whoever has the floor then may save a reply before the conversation is read, never after unseen.
+    let (line, rows, messages, counters) = tokio::join!(line, app.store.list(&state), messages, counters);
     let (rows, messages) = (rows?, messages?);
     let mut stored = Stored { line: line?, counters: counters?, ..Stored::default() };
     rows.iter().for_each(|row| stored.add_state(row));
@@ -166,6 +180,8 @@ impl Stored {
     fn add_state(&mut self, row: &Row) {
         if row.key == keys::state_read() {
             self.read = read_clear(row).ok();
+        } else if row.key == keys::flags() {
+            self.flags = Flags::of(Some(row));
         } else if row.key.sort.starts_with(keys::NOTES_PREFIX) {
             self.events.extend(read_clear::<Vec<Event>>(row).unwrap_or_default());
         } else {
@@ -187,8 +203,15 @@ impl Stored {
             self.add_event(row);
             return;
         }
+        if row.key.sort == keys::BEGIN_SORT {
+            self.begin = read_clear::<Begin>(row).ok().map(|begin| begin.at);
+            return;
+        }
         if row.key.sort.starts_with('~') {
-            self.history_read = read_clear(row).ok();
+            match row.key.sort.as_str() {
+                keys::OUTAGE_SORT => self.outage = read_clear(row).ok(),
+                _ => self.history_read = read_clear(row).ok(),
+            }
             return;
         }
         match app.open_sealed::<StoredMessage>(row) {
@@ -201,10 +224,11 @@ impl Stored {
     pub(crate) fn is_stale(&self, app: &App, now: Timestamp) -> bool {
         let needs_guests = app.config.senders.include_guests();
         self.is_outdated
-            || self
-                .read
-                .as_ref()
-                .is_none_or(|mark| mark.read_at + FRESH < now || (needs_guests && !mark.guests))
+            || self.read.as_ref().is_none_or(|mark| {
+                mark.read_at + FRESH < now
+                    || (needs_guests && !mark.guests)
+                    || self.flags.asks_to_refresh(mark.read_at)
+            })
     }
 
     /// Whether the relays were last asked for the state before `at`.
@@ -215,6 +239,11 @@ impl Stored {
     /// From here on it counts as stale.
     pub(crate) fn outdate(&mut self) {
         self.is_outdated = true;
+    }
+
+    /// Whether the relays were ever asked for what a run on this trigger needs.
+    pub(crate) fn was_read(&self, trigger: &Trigger) -> bool {
+        self.read.is_some() && (trigger.peer().is_none() || self.history_read.is_some())
     }
 
     /// Whether the relays are to be asked for the conversation: never yet, or some time ago and not all of them told. Of a
@@ -278,8 +307,11 @@ impl Stored {
 
     fn with_state(self, state: AgentState, trigger: &Trigger) -> Loaded {
         let lists = self.lists(&state);
-        let history = history::in_order(self.messages, trigger);
-        Loaded { state, history, lists, unsaved: Vec::new() }
+        let messages = history::in_order(self.messages, trigger);
+        let last_heard = history::last_heard(&messages);
+        let is_admins = trigger.peer().is_some_and(|peer| state.admins.contains(&peer));
+        let history = history::visible(messages, is_admins, self.begin);
+        Loaded { state, history, last_heard, asked: false, lists, unsaved: Vec::new() }
     }
 }
 
@@ -346,7 +378,7 @@ pub async fn refresh(
         writes.push(stored.note_read(app, now, complete)?);
     }
     writes.extend(new_versions(&state, &stored.versions, guest)?);
-    Ok(Loaded { unsaved: writes, ..stored.with_state(state, trigger) })
+    Ok(Loaded { unsaved: writes, asked: true, ..stored.with_state(state, trigger) })
 }
 
 /// Asks the relays where `peer` reads, however fresh what is known of that is: its relays took no message. What they tell is

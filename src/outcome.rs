@@ -34,6 +34,11 @@ pub enum Outcome {
         /// The run.
         run: String,
     },
+    /// It is stored. It is worked when an admin lets the agent go on.
+    Stopped {
+        /// The run.
+        run: String,
+    },
     /// The agent's own message: kept in the conversation.
     Recorded,
     /// It starts nothing, and never will.
@@ -48,6 +53,11 @@ pub enum Outcome {
         /// Why it was not worked to its end here, where that was tried.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
+    },
+    /// The time of this invocation is used up: it goes on in a later one, which the queue or the due list brings.
+    Suspended {
+        /// The run.
+        run: String,
     },
     /// It could not be worked to its end; it is claimed again when it comes again, or when it is due.
     Unfinished {
@@ -67,6 +77,9 @@ impl Outcome {
             Status::Dropped | Status::Undelivered => {
                 Self::Rejected { reason: record.reason.unwrap_or_default() }
             }
+            Status::Dead if record.reply_ids.is_empty() => {
+                Self::Rejected { reason: record.reason.unwrap_or_default() }
+            }
             _ => Self::Replied { run: record.run_id, reply: record.reply_ids, failure: record.reason },
         }
     }
@@ -83,7 +96,11 @@ pub fn wants_retry(worked: &Worked) -> bool {
 pub fn is_left(worked: &Worked) -> bool {
     matches!(
         worked,
-        Ok(Outcome::Queued { .. } | Outcome::Busy { .. } | Outcome::Standby { .. })
+        Ok(Outcome::Queued { .. }
+            | Outcome::Busy { .. }
+            | Outcome::Standby { .. }
+            | Outcome::Stopped { .. }
+            | Outcome::Suspended { .. })
             | Err(Error::GivenBack(_))
     )
 }

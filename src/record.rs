@@ -4,9 +4,12 @@
 //! conditional write on the record's version: a worker whose lease ran out finds its next write refused
 //! ([`Error::TakenOver`]). See `docs/ARCHITECTURE.md`, "What makes a DM answered once".
 
+mod cancel;
 mod claim;
+mod dead;
 pub(crate) mod delivery;
 mod due;
+mod index;
 pub(crate) mod line;
 pub(crate) mod outbox;
 mod run;
@@ -15,12 +18,16 @@ use nostr::prelude::{EventId, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::cancel::{cancel_writes, note_work};
 pub use self::claim::{Claim, Claimed, claim};
+pub use self::dead::{dead, retry};
 pub use self::delivery::Delivery;
 pub use self::due::{Due, due, first_due, held};
 pub(crate) use self::due::{MAX_DUE, due_after, due_if_not_begun};
 use self::due::{due_key, due_rows};
-pub use self::run::{Attempt, RunRecord, Status};
+pub(crate) use self::index::Unfinished;
+pub use self::index::{Named, named, recent, unfinished};
+pub use self::run::{Attempt, Outage, RunRecord, Status};
 use crate::app::App;
 use crate::dm::ReplyPart;
 use crate::error::Error;
@@ -77,9 +84,12 @@ fn storing(app: &App, trigger: &Trigger, due_at: u64) -> Result<(RunRecord, Vec<
     Ok((record, writes))
 }
 
-/// The trigger and its message in the conversation.
+/// The trigger, its message in the conversation, and the run among all runs.
 fn trigger_rows(app: &App, trigger: &Trigger, record: &RunRecord) -> Result<Vec<Write>, Error> {
-    let mut writes = vec![app.put_sealed(keys::trigger(&record.run_id), trigger, record.expires_at)?];
+    let mut writes = vec![
+        app.put_sealed(keys::trigger(&record.run_id), trigger, record.expires_at)?,
+        pointer(keys::run(record.arrived_at.as_secs(), &record.run_id), record)?,
+    ];
     writes.extend(history::incoming(trigger).map(|(peer, message)| message.write(app, &peer)).transpose()?);
     Ok(writes)
 }
@@ -89,6 +99,8 @@ fn trigger_rows(app: &App, trigger: &Trigger, record: &RunRecord) -> Result<Vec<
 pub struct Earlier {
     /// Model answers, tool results and the events that tools published.
     pub journal: Journal,
+    /// The signed word that the answer has to wait, in order; empty where it was not said, or is out.
+    pub note: Vec<ReplyPart>,
     /// The signed reply, in order; empty where none was saved.
     pub reply: Vec<ReplyPart>,
 }
@@ -96,12 +108,14 @@ pub struct Earlier {
 /// What a run has saved: journal and reply.
 ///
 /// # Errors
-/// [`Error::Transient`] where the store is unavailable; [`Error::Permanent`] where a row cannot be read.
+/// [`Error::Transient`] where the store is unavailable; [`Error::Newer`] or [`Error::Permanent`] where a row cannot be read.
 pub async fn earlier(app: &App, run_id: &str) -> Result<Earlier, Error> {
     let mut earlier = Earlier::default();
     for row in app.store.list(&Range::whole(keys::run_partition(run_id))).await? {
         if row.key.sort.starts_with(keys::REPLY_PREFIX) {
             earlier.reply.push(app.open_sealed(&row)?);
+        } else if row.key.sort.starts_with(keys::NOTE_PREFIX) {
+            earlier.note.push(app.open_sealed(&row)?);
         } else {
             earlier.journal.add(app, &row)?;
         }
@@ -163,7 +177,8 @@ pub async fn stored_trigger(app: &App, run_id: &str) -> Result<Trigger, Error> {
     app.open_sealed(row)
 }
 
-/// A run's record, with the rows by which it is found: they move from where they lay `before`. `floor` is what the row of
+/// A run's record, with the rows by which it is found, each by the module that it belongs to: they move from where they lay
+/// `before`. `floor` is what the row of
 /// its conversation's floor must be, where that is among them.
 fn put_run(
     record: &RunRecord,
@@ -174,11 +189,24 @@ fn put_run(
     let mut writes = vec![put_record(record, expect)?];
     writes.extend(due_rows(record, before.and_then(due_key))?);
     writes.extend(line::place_rows(record, before, floor)?);
+    writes.extend(outbox::mail_rows(record, before)?);
+    writes.extend(dead::dead_rows(record, before)?);
     Ok(writes)
 }
 
 fn put_record(record: &RunRecord, expect: Expect) -> Result<Write, Error> {
     Ok(Write::put(keys::record(&record.run_id), expect, to_json(record)?, record.expires_at))
+}
+
+/// A row that points to a run, and goes when its record does.
+fn pointer(key: Key, record: &RunRecord) -> Result<Write, Error> {
+    Ok(Write::put(key, Expect::Anything, to_json(&Pointer { format: FORMAT })?, record.expires_at))
+}
+
+/// What such a row holds: its key says the rest.
+#[derive(Serialize)]
+struct Pointer {
+    format: u32,
 }
 
 /// A value as the bytes of its row.
@@ -188,19 +216,28 @@ pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
 
 /// A row that is not sealed. One of a newer format is left to newer binaries.
 pub(crate) fn read_clear<T: DeserializeOwned>(row: &Row) -> Result<T, Error> {
+    check_format(&row.key, &row.value)?;
+    serde_json::from_slice(&row.value).map_err(|_| unreadable(&row.key))
+}
+
+/// Refuses a row's text if it is of a newer format.
+pub(crate) fn check_format(key: &Key, text: &[u8]) -> Result<(), Error> {
     #[derive(Deserialize)]
     struct Versioned {
         format: u32,
     }
-    if serde_json::from_slice::<Versioned>(&row.value).is_ok_and(|row| row.format > FORMAT) {
-        return Err(unreadable(&row.key));
+    match serde_json::from_slice::<Versioned>(text) {
+        Ok(Versioned { format }) if format > FORMAT => Err(Error::Newer(format!(
+            "the row {}/{} has format {format}, this version reads up to {FORMAT}: it is left to a newer version",
+            key.partition, key.sort
+        ))),
+        _ => Ok(()),
     }
-    serde_json::from_slice(&row.value).map_err(|_| unreadable(&row.key))
 }
 
 pub(crate) fn unreadable(key: &Key) -> Error {
     Error::Permanent(format!(
-        "the row {}/{} cannot be read: it was written by another key or a newer version",
+        "the row {}/{} cannot be read: it was written by another key, or is damaged",
         key.partition, key.sort
     ))
 }

@@ -15,13 +15,14 @@ use tokio::time::Instant;
 
 use crate::app::App;
 use crate::clock::Deadline;
+use crate::commands::{self, Flags};
 use crate::error::Error;
 use crate::handler;
 use crate::notices::Board;
 use crate::outbox;
 use crate::outcome::{Worked, told};
 use crate::queue::{LONGEST_DELAY, Queue, enqueue_run};
-use crate::record::{self, Due, due_after, due_if_not_begun};
+use crate::record::{self, Due, Status, due_after, due_if_not_begun};
 use crate::standby;
 use crate::store::{Range, Row, keys};
 use crate::sweep::listen::{self, Ears};
@@ -71,7 +72,8 @@ pub async fn run_and_listen(
     stop: impl Future<Output = ()>,
 ) -> Result<Value, Error> {
     let is_late = scheduled_at.is_some_and(|at| at + LATE < app.clock.now());
-    let Begun { mut swept, due: due_rows, board, state } = Box::pin(begin(app, is_late, deadline)).await?;
+    let Begun { mut swept, due: due_rows, board, flags, state } =
+        Box::pin(begin(app, is_late, deadline)).await?;
     // Who does not sweep leaves the relays alone. Boxed, as is the sweep: what happens side by side is one future, which a
     // thread's stack must hold.
     let send = Box::pin(async {
@@ -80,7 +82,7 @@ pub async fn run_and_listen(
             None => Ok(None),
         }
     });
-    let due = due_runs(app, &due_rows, &swept).await;
+    let due = due_runs(app, &due_rows, &swept, &flags).await;
     let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
     let ears = swept.ears.take();
     let listen = async {
@@ -111,6 +113,8 @@ struct Begun {
     /// The first due rows.
     due: Vec<Row>,
     board: Board,
+    /// What an admin ordered.
+    flags: Flags,
     /// The rows of the state, where it sweeps.
     state: Option<Vec<Row>>,
 }
@@ -119,9 +123,12 @@ struct Begun {
 async fn begin(app: &App, is_late: bool, deadline: Deadline) -> Result<Begun, Error> {
     let (due, notices) = (record::first_due(), Board::range());
     if is_late {
-        let (due, notices) = tokio::try_join!(app.store.list(&due), app.store.list(&notices))?;
+        let flags = [keys::flags()];
+        let (due, notices, flags) =
+            tokio::try_join!(app.store.list(&due), app.store.list(&notices), app.store.read(&flags))?;
+        let flags = Flags::of(flags.first().and_then(Option::as_ref));
         let board = Board::read(app, notices);
-        return Ok(Begun { swept: Swept::not(json!("late")), due, board, state: None });
+        return Ok(Begun { swept: Swept::not(json!("late")), due, board, flags, state: None });
     }
     let (sweep, state) = (Range::whole(keys::SWEEP_PARTITION), Range::whole(keys::STATE_PARTITION));
     let (held, sweep, state, due, notices) = tokio::join!(
@@ -131,15 +138,13 @@ async fn begin(app: &App, is_late: bool, deadline: Deadline) -> Result<Begun, Er
         app.store.list(&due),
         app.store.list(&notices)
     );
-    let mut board = Board::read(app, notices?);
+    let (mut board, state) = (Board::read(app, notices?), state?);
+    let flags = Flags::of(state.iter().find(|row| row.key == keys::flags()));
     let (swept, state) = match held? {
         None => (Swept::not(json!("held")), None),
-        Some(held) => {
-            let state = state?;
-            (sweep_all(app, held, &sweep?, &state, &mut board, deadline).await, Some(state))
-        }
+        Some(held) => (sweep_all(app, held, &sweep?, &state, &mut board, deadline).await, Some(state)),
     };
-    Ok(Begun { swept, due: due?, board, state })
+    Ok(Begun { swept, due: due?, board, flags, state })
 }
 
 async fn sweep_all(
@@ -164,13 +169,18 @@ async fn sweep_all(
 }
 
 /// The runs that are to be taken up. In standby there are none, and those that there would be are held; so are those that a
-/// process from before it gave back since, when it ends.
-async fn due_runs(app: &App, rows: &[Row], swept: &Swept) -> Result<Vec<Due>, Error> {
+/// process from before it gave back since, when it ends. While the agent is stopped they stay where they are, but for those
+/// that ask no model: commands, notices, replies that are signed.
+async fn due_runs(app: &App, rows: &[Row], swept: &Swept, flags: &Flags) -> Result<Vec<Due>, Error> {
+    let is_stopped = flags.stopped_at().is_some();
+    let passes = |due: &Due| {
+        !is_stopped || due.record.status == Status::Replying || commands::passes_a_stop(app, &due.trigger)
+    };
     let mut due = Vec::new();
     if app.config.standby || swept.wakes {
-        standby::hold_due(app, record::due(app, rows, u64::MAX).await?).await;
+        standby::hold_due(app, record::due(app, rows, u64::MAX, |_| true).await?).await;
     } else {
-        due = record::due(app, rows, app.clock.now().as_secs()).await?;
+        due = record::due(app, rows, app.clock.now().as_secs(), passes).await?;
     }
     if let Some(start_at) = swept.start_at {
         standby::release(app, rows, start_at, &mut due).await?;

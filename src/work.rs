@@ -11,25 +11,32 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use nostr::prelude::{PublicKey, ToBech32};
+use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
 use crate::assemble::assemble;
 use crate::clock::{Deadline, Stopwatch};
+use crate::commands::{self, Command};
+use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::guests;
 use crate::letter::Letter;
-use crate::load::{self, Loaded};
+use crate::load::{self, Loaded, Stored};
 use crate::notices::{self, Fact};
+use crate::outage;
 use crate::outcome::{Outcome, Worked};
-use crate::publish;
+use crate::publish::{self, Route};
 use crate::queue::{LONGEST_DELAY, QUEUE_GRACE, enqueue_run};
-use crate::record::{self, Claim, Claimed, Due, MAX_ATTEMPTS, RunRecord, Status, delivery, due_after, line};
+use crate::record::{
+    self, Claim, Claimed, Due, Earlier, MAX_ATTEMPTS, RunRecord, Status, delivery, due_after, line,
+};
+use crate::run::beginning::Beginning;
 use crate::run::driver;
 use crate::run::journal::Journal;
 use crate::standby;
-use crate::trigger::{Source, Trigger};
+use crate::trigger::{Dm, Source, Tier, Trigger};
 
-/// With less time left nothing is claimed: it would only be taken from whoever has time.
+/// With less time left, or with none for a step, nothing is claimed: it would only be taken from whoever has time.
 const MIN_TIME: Duration = Duration::from_secs(5);
 
 /// How long the queue keeps a run that could not be ended, the first time.
@@ -53,7 +60,7 @@ pub(crate) async fn resume(app: &App, run_id: &str, deadline: Deadline) -> Worke
 /// One trigger, and what stands before and behind it in the line of its conversation: the same for every door. Tells what
 /// became of this one.
 pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
-    if deadline.left() < MIN_TIME {
+    if deadline.left() < MIN_TIME || !deadline.has_time_for_a_step() {
         return Err(Error::Transient("the invocation's time is used up".to_owned()));
     }
     let (mine, conversation) = (trigger.id.clone(), trigger.conversation());
@@ -130,10 +137,26 @@ async fn work_one(app: &App, trigger: Trigger, deadline: Deadline, is_its_turn: 
     if app.config.standby {
         return (standby::hold(app, &trigger).await, Next::Left);
     }
+    // What is not written down by then is found when the lease is over.
+    let worked = claim_and_answer(app, &trigger, deadline, is_its_turn);
+    timeout_at(deadline.record_until(), worked).await.unwrap_or_else(|_| {
+        let run = record::run_id(&trigger.id);
+        tracing::error!(run.id = %run, "the run is left: the store or a relay did not answer in the time there was");
+        let error = Error::Transient("the store or a relay did not answer in the time there was".to_owned());
+        (Err(error), Next::Left)
+    })
+}
+
+async fn claim_and_answer(
+    app: &App,
+    trigger: &Trigger,
+    deadline: Deadline,
+    is_its_turn: bool,
+) -> (Worked, Next) {
     let mut watch = Stopwatch::start();
     let lease_until_ms = app.lease_until_ms(deadline);
     let (claimed, stored) =
-        tokio::join!(record::claim(app, &trigger, lease_until_ms), load::stored(app, &trigger));
+        tokio::join!(record::claim(app, trigger, lease_until_ms), load::stored(app, trigger));
     let mut claim = match claimed {
         Ok(Claimed::Ours(claim)) => claim,
         Ok(Claimed::Finished(record)) => return (Ok(Outcome::of(record)), Next::Nobody),
@@ -153,14 +176,24 @@ async fn work_one(app: &App, trigger: Trigger, deadline: Deadline, is_its_turn: 
         let given = claim.give_way(app).await;
         return (given.map(|()| Outcome::Busy { run, waits_for: None }), Next::Line);
     }
-    claim.record.steps_ms = vec![("claim".to_owned(), watch.lap_ms())];
-    let answer = async { answer(app, &trigger, stored?, &mut claim, deadline, watch).await };
+    let stored = match stored {
+        Ok(read) if claim.succeeds_another(&read.line) => load::stored(app, trigger).await,
+        stored => stored,
+    };
+    claim.record.note_step("claim", watch.lap_ms());
+    // On the heap: what a run awaits nests deep, and all of it would lie in the futures of every door.
+    let answer = Box::pin(async { answer(app, trigger, stored?, &mut claim, deadline, watch).await });
     let result = AssertUnwindSafe(answer).catch_unwind().await;
     let others_wait = claim.others_wait();
     let next = |otherwise| if others_wait { Next::Line } else { otherwise };
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
         Ok(()) => (Ok(Outcome::of(claim.record)), next(Next::Nobody)),
-        Err(Error::TakenOver) => (Ok(Outcome::Busy { run, waits_for: None }), next(Next::Nobody)),
+        Err(Error::TakenOver) => (taken_over(app, claim).await, next(Next::Nobody)),
+        Err(Error::Stopped) => {
+            claim.put_off(app).await;
+            (Ok(Outcome::Stopped { run }), next(Next::Left))
+        }
+        Err(Error::OutOfTime { has_progress: true }) => (suspend(app, claim).await, next(Next::Left)),
         Err(error) => (give_back(app, claim, error).await, next(Next::Left)),
     }
 }
@@ -187,9 +220,39 @@ async fn leave(app: &App, run: String, free_at_ms: u64, waits_for: Option<String
     Outcome::Busy { run, waits_for }
 }
 
+/// A run that somebody else has by now, or that an admin cancelled.
+async fn taken_over(app: &App, claim: Claim) -> Worked {
+    let cancelled = record::note_work(app, &claim.record).await.unwrap_or_else(|error| {
+        tracing::warn!(run.id = %claim.record.run_id, %error, "what was done for a run that was lost is not noted");
+        None
+    });
+    Ok(cancelled.map_or_else(|| Outcome::Busy { run: claim.record.run_id, waits_for: None }, Outcome::of))
+}
+
+/// A run that goes on in another invocation: at once, in the queue where there is one, else with the next tick.
+async fn suspend(app: &App, mut claim: Claim) -> Worked {
+    let record = &mut claim.record;
+    record.attempt = record.attempt.saturating_sub(1);
+    record.continuations = record.continuations.saturating_add(1);
+    let run = record.run_id.clone();
+    tracing::info!(run.id = %run, continuations = record.continuations, "the run is suspended");
+    let grace = if app.queue.is_some() { QUEUE_GRACE } else { Duration::ZERO };
+    if !claim.release(app, "it goes on in another invocation", 0, due_after(app, grace)).await {
+        return Err(Error::GivenBack(
+            "the run could not be suspended: it goes on when its lease ends".to_owned(),
+        ));
+    }
+    if let Some(queue) = &app.queue
+        && let Err(error) = queue.enqueue(&run, Duration::ZERO).await
+    {
+        tracing::warn!(run.id = %run, %error, "a suspended run could not be queued: a tick takes it up");
+    }
+    Ok(Outcome::Suspended { run })
+}
+
 /// A run that could not be ended: it waits, each time for longer, in the queue where there is one. Whoever delivers its
 /// trigger meanwhile finds it busy. A tick takes it up where nobody else does.
-async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
+async fn give_back(app: &App, mut claim: Claim, error: Error) -> Worked {
     let run = claim.record.run_id.clone();
     let lease_left_ms = claim.record.lease_until_ms.saturating_sub(app.clock.now_ms());
     // What only has to be sent is left to the ticks: its recipient's relays may be down for longer than a queue waits.
@@ -199,8 +262,12 @@ async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
         Some(_) => (LONGEST_DELAY, QUEUE_GRACE),
         None => (LONGEST_WAIT, Duration::ZERO),
     };
-    let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.attempt.saturating_sub(1)));
+    let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.looks().saturating_sub(1)));
     let mut delay = if is_reply { publish::delay(&claim.record.deliveries) } else { doubled.min(longest) };
+    if is_outage(&error) {
+        claim.record.attempt = claim.record.attempt.saturating_sub(1);
+        delay = outage::delay(&claim.record, app.clock.now_ms());
+    }
     tracing::warn!(run.id = %run, attempt = claim.record.attempt, %error, "the run is given back");
     let (not_before, due_at) = (due_after(app, delay), due_after(app, delay + grace));
     if !claim.release(app, shown(&error), not_before, due_at).await {
@@ -227,34 +294,54 @@ async fn give_back(app: &App, claim: Claim, error: Error) -> Worked {
 async fn answer(
     app: &App,
     trigger: &Trigger,
-    mut stored: load::Stored,
+    mut stored: Stored,
     claim: &mut Claim,
     deadline: Deadline,
     mut watch: Stopwatch,
 ) -> Result<(), Error> {
-    let (saved, journal) = match claim.earlier(app).await {
-        Ok(earlier) => (earlier.reply, Ok(earlier.journal)),
+    let (saved, note, past) = match claim.earlier(app).await {
+        Ok(Earlier { journal, note, reply }) => (reply, note, Past::of(journal)),
         // Nobody knows what was done already: nothing is done again, and the sender is told.
         Err(error @ Error::Permanent(_)) if claim.record.status == Status::Running => {
-            (Vec::new(), Err(error))
+            (Vec::new(), Vec::new(), Err(error))
         }
         Err(error) => return Err(error),
     };
-    let (parts, route) = if saved.is_empty() {
-        let until = deadline.slice(load::SLICE);
-        let Some((trigger, mut loaded)) = guests::admit(app, trigger, stored, claim, until).await? else {
+    let until = deadline.slice(load::SLICE);
+    let command = commands::said(app, trigger).filter(|_| saved.is_empty());
+    let (parts, route) = if let Some((dm, command)) = command {
+        let answered = Box::pin(obey(app, trigger, (dm, &command), stored, claim, until)).await?;
+        claim.record.note_step("command", watch.lap_ms());
+        answered
+    } else if saved.is_empty() {
+        if stored.flags.stopped_at().is_some() && !commands::passes_a_stop(app, trigger) {
+            return Err(Error::Stopped);
+        }
+        let mark = stored.outage.take().filter(|_| trigger.fixed_text().is_none());
+        let outage = outage::Known { mark, note };
+        let Some((trigger, mut loaded)) = admit(app, trigger, stored, claim, &past, deadline).await? else {
             return Ok(());
         };
+        outage.meet(&mut claim.record);
         claim.record.note_step("load", watch.lap_ms());
         let letter = Letter::of(&trigger, &loaded);
         let route = publish::route(app, &loaded.state, &letter);
         let (targets, unsaved) = (route.all(), std::mem::take(&mut loaded.unsaved));
+        if loaded.asked
+            && !commands::passes_a_stop(app, &trigger)
+            && let Err(error) = commands::flags::check(app).await
+        {
+            load::keep(app, unsaved).await;
+            return Err(error);
+        }
         // While the model thinks, what the relays told is kept and the connections for the reply are opened.
         let respond = alongside(
-            respond(app, &trigger, &loaded, claim, journal, deadline),
+            respond(app, &trigger, &loaded, claim, past, deadline),
             app.relays.open(&targets, deadline.work_until()),
         );
         let ((), text) = tokio::join!(load::keep(app, unsaved), respond);
+        let is_out = text.as_ref().is_err_and(is_outage);
+        outage.settle(app, &letter, &route, claim, is_out, deadline).await?;
         let text = text?;
         watch.lap_ms();
         let parts = publish::sign(app, &letter, &text, app.clock.now())?;
@@ -299,13 +386,76 @@ async fn end_undelivered(app: &App, trigger: &Trigger, claim: &mut Claim) -> Res
     claim.finish_undelivered(app, "no relay of the recipient took the reply for three days").await
 }
 
+/// What earlier invocations have left of a run.
+struct Past {
+    journal: Journal,
+    /// What it began with, where that is decided.
+    beginning: Option<Beginning>,
+}
+
+impl Past {
+    fn of(journal: Journal) -> Result<Self, Error> {
+        Ok(Self { beginning: journal.beginning()?, journal })
+    }
+}
+
+/// Loads what the run needs and decides whether its sender is answered, as [`guests::admit`]. Of a run that goes on that is
+/// decided, and what it began with is known: the store has what tools and reply need, and no relay is asked.
+async fn admit(
+    app: &App,
+    trigger: &Trigger,
+    stored: Stored,
+    claim: &mut Claim,
+    past: &Result<Past, Error>,
+    until: Instant,
+) -> Result<Option<(Trigger, Loaded)>, Error> {
+    let tier = match past {
+        Ok(Past { beginning: Some(beginning), .. }) => Some(beginning.tier),
+        _ => None,
+    };
+    // Whoever is no admin any more commands nothing further.
+    let is_revoked = tier == Some(Tier::Admin) && guests::guest(app, trigger).is_some();
+    match tier {
+        Some(tier) if stored.was_read(trigger) && !is_revoked => {
+            let trigger = trigger.clone();
+            let trigger = if trigger.sender().is_some() { trigger.of_tier(tier) } else { trigger };
+            let loaded = stored.into_loaded(app, &trigger);
+            Ok(Some((trigger, loaded)))
+        }
+        _ => guests::admit(app, trigger, stored, claim, until).await,
+    }
+}
+
+/// Does what a command orders. Its answer was saved with that; it goes back the way that the command came.
+async fn obey(
+    app: &App,
+    trigger: &Trigger,
+    (dm, command): (&Dm, &Command),
+    stored: load::Stored,
+    claim: &mut Claim,
+    until: Instant,
+) -> Result<(Vec<ReplyPart>, Route), Error> {
+    let letter = Letter::answer_to(dm);
+    let parts = match commands::obey(app, trigger, (dm, command), claim).await {
+        Err(error) if is_final(app, &claim.record, &error) => {
+            let parts = publish::sign(app, &letter, &apology(claim, &error), app.clock.now())?;
+            claim.save_reply(app, &letter, &parts).await?;
+            parts
+        }
+        other => other?,
+    };
+    let loaded = load::refresh(app, trigger, stored, until).await?;
+    load::keep(app, loaded.unsaved).await;
+    Ok((parts, publish::route(app, &loaded.state, &letter)))
+}
+
 /// The text of the answer: a fixed one, the model's, or an honest word that there is none.
 async fn respond(
     app: &App,
     trigger: &Trigger,
     loaded: &Loaded,
     claim: &mut Claim,
-    journal: Result<Journal, Error>,
+    past: Result<Past, Error>,
     deadline: Deadline,
 ) -> Result<String, Error> {
     // What an earlier attempt failed of no longer counts.
@@ -313,27 +463,25 @@ async fn respond(
     if let Some(text) = trigger.fixed_text() {
         return Ok(text.to_owned());
     }
-    let attempt = claim.record.tries();
-    if let Ok(journal) = &journal {
+    if let Ok(Past { journal, .. }) = &past {
         note_published(app, loaded, claim, journal);
     }
-    let result = match journal {
+    let result = match past {
         Err(error) => Err(error),
-        Ok(_) if attempt > MAX_ATTEMPTS => Err(Error::NoAnswer {
+        Ok(_) if claim.record.tries() > MAX_ATTEMPTS => Err(Error::NoAnswer {
             reason: "it was begun three times and never came to its end",
             transient: false,
         }),
-        Ok(journal) => {
-            let context = assemble(app, trigger, loaded, deadline).await;
-            driver::drive(app, trigger, &loaded.state, context, claim, journal, deadline).await
+        Ok(Past { journal, beginning }) => {
+            let beginning = match beginning {
+                Some(beginning) => beginning,
+                None => Beginning::new(assemble(app, trigger, loaded, deadline).await, trigger),
+            };
+            driver::drive(app, trigger, &loaded.state, beginning, claim, journal, deadline).await
         }
     };
     match result {
-        Err(error)
-            if !matches!(error, Error::TakenOver) && (!error.is_transient() || attempt >= MAX_ATTEMPTS) =>
-        {
-            Ok(apology(claim, &error))
-        }
+        Err(error) if is_final(app, &claim.record, &error) => Ok(apology(claim, &error)),
         other => other,
     }
 }
@@ -344,6 +492,21 @@ fn note_published(app: &App, loaded: &Loaded, claim: &mut Claim, journal: &Journ
     for event in journal.effects() {
         delivery::note_sending(&mut claim.record.deliveries, event.id, &targets, app.clock.now());
     }
+}
+
+/// Whether a run that failed so is not tried again. What uses up its attempts is a worker that died, a store or a relay that
+/// failed, and an invocation that was too short for a single step.
+fn is_final(app: &App, record: &RunRecord, error: &Error) -> bool {
+    match error {
+        Error::TakenOver | Error::Stopped => false,
+        Error::OutOfTime { has_progress: true } => record.continuations >= app.config.max_continuations,
+        error if is_outage(error) => outage::is_over(record, app.clock.now_ms()),
+        error => !error.is_transient() || record.tries() >= MAX_ATTEMPTS,
+    }
+}
+
+fn is_outage(error: &Error) -> bool {
+    matches!(error, Error::NoAnswer { transient: true, .. })
 }
 
 /// What the sender is told where there is no answer. What lies behind it is for the log.
@@ -357,6 +520,8 @@ fn apology(claim: &mut Claim, error: &Error) -> String {
 fn shown(error: &Error) -> &'static str {
     match error {
         Error::NoAnswer { reason, .. } => reason,
+        Error::OutOfTime { has_progress: true } => "it takes longer than I may work on one message",
+        Error::OutOfTime { has_progress: false } => "the time for it was used up",
         _ => "something failed on my side",
     }
 }

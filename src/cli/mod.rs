@@ -7,6 +7,7 @@ mod invoke;
 mod models;
 mod output;
 pub mod publish;
+mod runs;
 pub mod sandbox;
 pub mod seed;
 mod serve;
@@ -59,6 +60,10 @@ enum Command {
     /// may be tags, such as ["trigger","dm","admin"], or an event in JSON. Skills that the adoption list does not name
     /// are appended to it.
     Publish(publish::Request),
+    /// Lists the last runs, or shows one, or runs a dead letter again.
+    ///
+    /// Configured as the function is: what counts is DIDACTYL_STORE. Shows no private text: a run's record holds none.
+    Runs(runs::Request),
     /// Runs the whole agent on this machine: a tick every minute, a listener in between, and the HTTP API on loopback.
     ///
     /// Configured as the function is, by DIDACTYL_NSEC and the other variables. Ends at Ctrl-C.
@@ -111,6 +116,7 @@ impl Cli {
             Command::Publish(request) => {
                 publish::run(&request, &|name| std::env::var(name).ok(), &mut out).await
             }
+            Command::Runs(request) => runs::run(&request, &|name| std::env::var(name).ok(), &mut out).await,
             Command::Serve(request) => serve::run(&request, &mut out).await,
             Command::Bridge(request) => {
                 bridge::run(&request, &|name| std::env::var(name).ok(), &mut std::io::stderr()).await

@@ -58,6 +58,8 @@ pub struct Config {
     /// The most model calls of a run that may use tools, where no request asks for fewer or more
     /// (`DIDACTYL_MAX_TURNS`).
     pub max_turns: u32,
+    /// How often a run whose invocation is over goes on in another one (`DIDACTYL_MAX_CONTINUATIONS`).
+    pub max_continuations: u32,
     /// Whether what the model is asked is written down for people (`DIDACTYL_CONTEXT_DEBUG`).
     pub context_debug: ContextDebug,
     /// Where it is written down as files (`DIDACTYL_CONTEXT_DIR`); none is the working directory.
@@ -145,6 +147,9 @@ const DEFAULT_GUESTS_PER_HOUR: &str = "60";
 /// Where no `DIDACTYL_MAX_TURNS` is set.
 const DEFAULT_MAX_TURNS: &str = "16";
 
+/// Where no `DIDACTYL_MAX_CONTINUATIONS` is set.
+const DEFAULT_MAX_CONTINUATIONS: u32 = 12;
+
 impl Config {
     /// Reads variables from `vars`. An empty variable counts as unset.
     ///
@@ -173,6 +178,9 @@ impl Config {
         let hello = reader.optional("DIDACTYL_HELLO", parse::switch).unwrap_or(true);
         let standby = reader.optional("DIDACTYL_STANDBY", parse::switch).unwrap_or(false);
         let max_turns = reader.or_default("DIDACTYL_MAX_TURNS", DEFAULT_MAX_TURNS, parse::turns);
+        let max_continuations = reader
+            .optional("DIDACTYL_MAX_CONTINUATIONS", parse::continuations)
+            .unwrap_or(DEFAULT_MAX_CONTINUATIONS);
         let context_debug = reader.or_default("DIDACTYL_CONTEXT_DEBUG", "off", str::parse);
         let context_dir = reader.get("DIDACTYL_CONTEXT_DIR").map(PathBuf::from);
 
@@ -213,6 +221,7 @@ impl Config {
                 hello,
                 standby,
                 max_turns,
+                max_continuations,
                 context_debug,
                 context_dir,
             }),

@@ -158,6 +158,11 @@ pub(super) fn turns(text: &str) -> Result<u32, String> {
     turns.ok_or_else(|| "is not a whole number from 1 to 1000".to_owned())
 }
 
+pub(super) fn continuations(text: &str) -> Result<u32, String> {
+    let continuations = text.parse().ok().filter(|continuations| *continuations <= 1000);
+    continuations.ok_or_else(|| "is not a whole number from 0 to 1000".to_owned())
+}
+
 pub(super) fn tokens(text: &str) -> Result<Vec<ApiToken>, String> {
     list(text)
         .enumerate()

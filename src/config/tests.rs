@@ -125,6 +125,18 @@ fn the_turns_of_a_run_are_limited_by_a_number() {
 }
 
 #[test]
+fn the_continuations_of_a_run_are_limited_by_a_number() {
+    let continuations = |text| with("DIDACTYL_MAX_CONTINUATIONS", text).unwrap().max_continuations;
+    assert_eq!([continuations(""), continuations("0"), continuations(" 40 ")], [12, 0, 40]);
+    for text in ["1001", "-1", "many"] {
+        assert_eq!(
+            fault("DIDACTYL_MAX_CONTINUATIONS", text),
+            "DIDACTYL_MAX_CONTINUATIONS is not a whole number from 0 to 1000"
+        );
+    }
+}
+
+#[test]
 fn a_tick_listens_for_seconds_or_not_at_all() {
     let listen = |text| with("DIDACTYL_LISTEN_SECONDS", text).unwrap().listen;
     assert_eq!([listen("0"), listen(""), listen("55")], [None, None, Some(Duration::from_secs(55))]);

@@ -31,6 +31,10 @@ pub struct Fallback {
     /// Why there is no answer: the first failure that a later attempt may mend, else the last.
     error: Option<LlmError>,
     partial: Option<ChatAnswer>,
+    /// Until when the model that was asked last has time.
+    asked_until: Option<Instant>,
+    /// A model of this call failed for now, and had time left.
+    is_ill: bool,
 }
 
 #[derive(Debug)]
@@ -78,6 +82,7 @@ impl Fallback {
         self.waits = 0;
         self.wait_until = None;
         self.partial = None;
+        self.is_ill = false;
         if !self.left.is_empty() {
             self.error = None;
         }
@@ -99,12 +104,14 @@ impl Fallback {
             return Next::Wait(wait_until);
         }
         let share = if self.left.len() > 1 { time / 2 } else { time };
+        self.asked_until = Some(now + share);
         Next::Ask { model: entry.model.clone(), until: now + share }
     }
 
     /// The model that was asked did not answer. The last one is asked again where the wait that it asks for fits in the
     /// time; for all others the next one is there.
     pub fn failed(&mut self, error: LlmError, now: Instant, until: Instant) {
+        self.is_ill |= error.is_transient() && self.asked_until.is_some_and(|until| now < until);
         if let LlmError::Transient { retry_after: Some(wait), .. } = &error
             && self.left.len() == 1
             && self.waits < MAX_WAITS
@@ -120,6 +127,14 @@ impl Fallback {
             entry.is_out = !error.is_transient() && !matches!(error, LlmError::Overflow(_));
         }
         self.remember(error);
+    }
+
+    /// Whether a call that ended without an answer at `now`, when it had time until `until`, only lacked time: no model
+    /// said before the end of its share that it cannot answer now.
+    #[must_use]
+    pub fn is_out_of_time(&self, now: Instant, until: Instant) -> bool {
+        let is_over = until.saturating_duration_since(now) < MIN_ATTEMPT;
+        is_over && !self.is_ill && self.error.as_ref().is_some_and(LlmError::is_transient)
     }
 
     /// Why nobody answered.
@@ -177,7 +192,16 @@ mod tests {
 
     /// Asks until the chain gives up; each failure takes `took`. Tells who was asked and for how long, in seconds.
     fn asked(fallback: &mut Fallback, total: u32, took: Duration, error: &LlmError) -> Vec<String> {
-        let start = Instant::now();
+        asked_from(fallback, Instant::now(), total, took, error)
+    }
+
+    fn asked_from(
+        fallback: &mut Fallback,
+        start: Instant,
+        total: u32,
+        took: Duration,
+        error: &LlmError,
+    ) -> Vec<String> {
         let until = start + SECOND * total;
         let (mut now, mut asked) = (start, Vec::new());
         loop {
@@ -234,6 +258,26 @@ mod tests {
         fallback.begin("c");
         assert_eq!(fallback.next(now, until), Next::GiveUp);
         assert_eq!(fallback.error(), Some(&LlmError::Permanent("400".into())), "it is still known why");
+    }
+
+    #[test]
+    fn a_model_that_needs_more_time_than_there_is_is_not_ill_and_one_that_says_so_early_is() {
+        for (models, took, lacks_time) in [
+            (&["a"][..], SECOND * 99, true),
+            (&["a", "b"], SECOND * 99, true),
+            (&["a", "b"], SECOND * 20, true),
+            (&["a"], SECOND, false),
+            (&["a", "b"], SECOND * 19, false),
+        ] {
+            let (start, mut fallback) = (Instant::now(), chain(models));
+            asked_from(&mut fallback, start, 40, took, &transient(None));
+            let end = start + SECOND * 40;
+            assert_eq!(fallback.is_out_of_time(end, end), lacks_time, "{models:?}, {took:?}");
+            assert!(!fallback.is_out_of_time(start + SECOND * 20, end));
+        }
+        let (start, mut fallback) = (Instant::now(), chain(&["a"]));
+        asked_from(&mut fallback, start, 40, SECOND * 99, &LlmError::Account("no key".into()));
+        assert!(!fallback.is_out_of_time(start + SECOND * 40, start + SECOND * 40));
     }
 
     #[test]

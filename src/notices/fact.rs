@@ -11,6 +11,9 @@ use crate::tools::time::iso;
 /// The most names of skills, and of relays, in a hello.
 const MAX_NAMES: usize = 20;
 
+/// The name of [`Fact::OtherInstance`].
+pub(crate) const OTHER_INSTANCE: &str = "instance";
+
 /// Something that the admin is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fact {
@@ -64,7 +67,7 @@ impl Fact {
             Self::Poison(id) => format!("poison:{id}"),
             Self::Gap { relay, .. } => format!("gap:{}", short(relay)),
             Self::Refused(relay) => format!("refused:{}", short(relay)),
-            Self::OtherInstance(_) => "instance".to_owned(),
+            Self::OtherInstance(_) => OTHER_INSTANCE.to_owned(),
             Self::Undelivered(_, run) => format!("undelivered:{run}"),
             Self::Unpublished(id) => format!("unpublished:{id}"),
             Self::NoTriggers => "older-rule".to_owned(),
@@ -126,7 +129,8 @@ fn hello(name: &str, relays: &[(RelayUrl, bool)], model: &str, skills: &[String]
     format!(
         "Hello, I am {name}, and I am running. Write me an encrypted message, and I answer.\n\n\
          Relays: {}\nModel: {model}\nSkills: {}\n\n\
-         To silence me, set DIDACTYL_STANDBY=true; to stop me, remove my schedule or the function. I say this once.",
+         To stop me, write /stop; /help lists what else I obey. To silence me for good, set DIDACTYL_STANDBY=true. I say this \
+         once.",
         listed(relays),
         listed(skills),
     )

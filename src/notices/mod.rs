@@ -56,6 +56,16 @@ pub async fn raise(app: &App, fact: &Fact) -> Result<(), Error> {
     Ok(())
 }
 
+/// What the admin was or is to be told of the fact of this name, while that is remembered.
+///
+/// # Errors
+/// [`Error::Transient`] where the store is unavailable.
+pub(crate) async fn known(app: &App, name: &str) -> Result<Option<String>, Error> {
+    let rows = app.store.read(&[keys::notice(name)]).await?;
+    let entry = rows.iter().flatten().next().map(|row| app.open_sealed::<Entry>(row)).transpose()?;
+    Ok(entry.map(|entry| entry.text))
+}
+
 /// All facts that were ever raised and are remembered: the rows of their partition, as a tick read them.
 #[derive(Debug)]
 pub(crate) struct Board {

@@ -3,7 +3,6 @@
 use nostr::prelude::PublicKey;
 
 use super::line::{self, Holder, floor_of};
-use super::outbox::mail_rows;
 use super::{Earlier, RunRecord, Status, earlier, put_run, read_clear, trigger_rows};
 use crate::app::App;
 use crate::dm::ReplyPart;
@@ -19,9 +18,19 @@ pub struct Claim {
     /// The record.
     pub record: RunRecord,
     version: u64,
+    /// Where a word lies that the sender was told and that is not needed any more.
+    told: Vec<Key>,
     /// The version of its conversation's floor, where this claim took it.
     floor: Option<u64>,
+    /// Whether another run had the floor while this one was claimed.
+    met_holder: bool,
     others_wait: bool,
+}
+
+impl Claim {
+    fn new(record: RunRecord, version: u64, floor: Option<u64>) -> Self {
+        Self { record, version, told: Vec::new(), floor, met_holder: false, others_wait: false }
+    }
 }
 
 /// What [`claim`] found.
@@ -71,6 +80,7 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
         };
         if key != bid.key() {
             bid.holder = bid.look_at_the_floor(app, key, current).await?;
+            bid.met_holder = true;
             continue;
         }
         let Some(row) = current else { return Err(Error::TakenOver) };
@@ -97,13 +107,14 @@ struct Bid {
     found: Option<(RunRecord, u64)>,
     /// The run that has the floor.
     holder: Option<Holder>,
+    met_holder: bool,
 }
 
 impl Bid {
     fn new(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<Self, Error> {
         let due_at = Some(lease_until_ms / 1000 + 1);
         let ours = RunRecord { attempt: 1, lease_until_ms, due_at, ..RunRecord::waiting(app, trigger)? };
-        Ok(Self { ours, found: None, holder: None })
+        Ok(Self { ours, found: None, holder: None, met_holder: false })
     }
 
     fn key(&self) -> Key {
@@ -171,7 +182,10 @@ impl Bid {
         let is_behind = self.ahead().is_some();
         match self.holder {
             Some(holder) if is_behind => Claimed::Waits { run: record.run_id, behind: holder.record },
-            _ => Claimed::Ours(Claim { version: written_version(expect), record, floor, others_wait: false }),
+            _ => {
+                let claim = Claim::new(record, written_version(expect), floor);
+                Claimed::Ours(Claim { met_holder: self.met_holder, ..claim })
+            }
         }
     }
 }
@@ -218,8 +232,6 @@ impl Claim {
         loop {
             let expect = Expect::Version(self.version);
             let mut writes = put_run(&record, expect, Some(&self.record), floor)?;
-            // A claim is on a run that is not over: of it there is no row in the outbox yet.
-            writes.extend(mail_rows(&record, None)?);
             writes.extend(more.iter().cloned());
             match app.store.write(&writes).await {
                 Ok(()) => break,
@@ -251,6 +263,12 @@ impl Claim {
     /// Whether it was given the floor of its conversation just now, and not in an earlier attempt.
     pub(crate) fn took_floor(&self) -> bool {
         self.floor.is_some()
+    }
+
+    /// Whether another run had the floor until now, by the rows of [`line::first_in_line`] or by what the claim met: then what was
+    /// read beside the claim may lack the reply of that one.
+    pub(crate) fn succeeds_another(&self, rows: &[Row]) -> bool {
+        self.took_floor() && (self.met_holder || line::shows_another(&self.record, rows))
     }
 
     /// Leaves the floor to those that stand in the line before it: it was not begun.
@@ -305,12 +323,13 @@ impl Claim {
         self.try_save(app, record, more).await
     }
 
-    /// Records that the reply was accepted: the run is over.
+    /// Records that the reply was accepted: the run is over. One that says why there is no answer makes it a dead letter.
     ///
     /// # Errors
     /// [`Error::TakenOver`] where the run is no longer ours; [`Error::Transient`] where the store is unavailable.
     pub async fn finish(&mut self, app: &App) -> Result<(), Error> {
-        let record = RunRecord { status: Status::Done, due_at: None, ..self.record.clone() };
+        let status = if self.record.reason.is_some() { Status::Dead } else { Status::Done };
+        let record = RunRecord { status, due_at: None, ..self.record.clone() };
         self.save(app, record, Vec::new()).await
     }
 
@@ -338,19 +357,34 @@ impl Claim {
     }
 
     /// Gives the run back, so that the next worker waits until `not_before` and not for the lease; whether that was
-    /// written. If nobody comes, it is due at `due_at` (both Unix seconds).
+    /// written. If nobody comes, it is due at `due_at` (both Unix seconds). A word that the sender was told is forgotten.
     pub async fn release(mut self, app: &App, reason: &str, not_before: u64, due_at: u64) -> bool {
+        let told = std::mem::take(&mut self.told);
+        let told = told.into_iter().map(|key| Write::delete(key, Expect::Anything)).collect();
         let due_at = Some(due_at);
         let mut record = RunRecord { lease_until_ms: 0, not_before, due_at, ..self.record.clone() };
         // Of a saved reply the reason says whether it is an answer.
         if record.status == Status::Running {
             record.reason = Some(reason.to_owned());
         }
-        let released = self.save(app, record, Vec::new()).await;
+        let released = self.save(app, record, told).await;
         if let Err(error) = &released {
             tracing::warn!(run.id = %self.record.run_id, %error, "the run could not be given back before its lease ends");
         }
         released.is_ok()
+    }
+
+    /// Gives the run back because the agent is stopped: it is due as soon as that is over, and this was no attempt.
+    pub(crate) async fn put_off(mut self, app: &App) {
+        let record = RunRecord {
+            lease_until_ms: 0,
+            put_off: self.record.put_off.saturating_add(1),
+            due_at: Some(app.clock.now().as_secs()),
+            ..self.record.clone()
+        };
+        if let Err(error) = self.save(app, record, Vec::new()).await {
+            tracing::warn!(run.id = %self.record.run_id, %error, "a run waits for its lease, since the agent is stopped");
+        }
     }
 
     /// What earlier attempts saved; nothing is read on the first.
@@ -358,8 +392,35 @@ impl Claim {
     /// # Errors
     /// As [`earlier`].
     pub async fn earlier(&self, app: &App) -> Result<Earlier, Error> {
-        let is_first = self.record.attempt <= 1 && self.record.status == Status::Running;
-        if !is_first { earlier(app, &self.record.run_id).await } else { Ok(Earlier::default()) }
+        let RunRecord { attempt, continuations, outage, status, run_id, .. } = &self.record;
+        let is_first = *attempt <= 1 && *continuations == 0 && outage.is_none() && *status == Status::Running;
+        if is_first { Ok(Earlier::default()) } else { earlier(app, run_id).await }
+    }
+
+    /// Saves the signed word that the answer has to wait, before it is sent, and that it was said; in the conversation and
+    /// in `mark`. False where another run of the conversation was faster: then nothing was written.
+    ///
+    /// # Errors
+    /// As [`Claim::save_reply`].
+    pub(crate) async fn save_note(
+        &mut self,
+        app: &App,
+        letter: &Letter,
+        parts: &[ReplyPart],
+        mark: Write,
+    ) -> Result<bool, Error> {
+        let record = self.record.clone();
+        let mut writes = vec![mark];
+        for (i, part) in parts.iter().enumerate() {
+            writes.push(app.put_sealed(keys::note(&record.run_id, i), part, record.expires_at)?);
+            writes.push(history::outgoing(letter, part, true).write(app, &letter.peer)?);
+        }
+        self.try_save(app, record, writes).await
+    }
+
+    /// The word of `parts` parts is out: it need not be said again.
+    pub(crate) fn note_is_out(&mut self, parts: usize) {
+        self.told = (0..parts).map(|i| keys::note(&self.record.run_id, i)).collect();
     }
 
     /// Saves the signed reply, before anything is sent: status, parts and our side of the conversation in one write.
@@ -367,6 +428,21 @@ impl Claim {
     /// # Errors
     /// As [`Claim::finish`]; [`Error::Permanent`] where a part cannot be sealed.
     pub async fn save_reply(&mut self, app: &App, letter: &Letter, parts: &[ReplyPart]) -> Result<(), Error> {
+        if self.save_answer(app, letter, parts, Vec::new()).await? { Ok(()) } else { Err(Error::TakenOver) }
+    }
+
+    /// The same together with `more` writes: what a command does and its answer are one. False where another of the rows
+    /// is not as expected: then nothing was written.
+    ///
+    /// # Errors
+    /// As [`Claim::save_reply`].
+    pub(crate) async fn save_answer(
+        &mut self,
+        app: &App,
+        letter: &Letter,
+        parts: &[ReplyPart],
+        more: Vec<Write>,
+    ) -> Result<bool, Error> {
         let record = RunRecord {
             status: Status::Replying,
             reply_ids: parts.iter().map(|part| part.id).collect(),
@@ -375,9 +451,11 @@ impl Claim {
         let mut writes = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             writes.push(app.put_sealed(keys::reply(&self.record.run_id, i), part, self.record.expires_at)?);
-            writes.push(history::outgoing(letter, part).write(app, &letter.peer)?);
+            let message = history::outgoing(letter, part, record.command.is_some());
+            writes.push(message.write(app, &letter.peer)?);
         }
-        self.save(app, record, writes).await
+        writes.extend(more);
+        self.try_save(app, record, writes).await
     }
 }
 

@@ -4,9 +4,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
-use super::{FORMAT, RunRecord, Status, put_run, read_clear, to_json};
+use super::{RunRecord, Status, pointer, put_run, read_clear};
 use crate::app::App;
 use crate::clock::Deadline;
 use crate::error::Error;
@@ -27,19 +25,8 @@ pub(super) fn due_rows(record: &RunRecord, before: Option<Key>) -> Result<Vec<Wr
         return Ok(Vec::new());
     }
     let gone = before.map(|key| Write::delete(key, Expect::Anything));
-    let here = now.map(|key| pointer(key, record)).transpose()?;
-    Ok(gone.into_iter().chain(here).collect())
-}
-
-/// A row whose key says all.
-pub(super) fn pointer(key: Key, record: &RunRecord) -> Result<Write, Error> {
-    Ok(Write::put(key, Expect::Anything, to_json(&DueRow { format: FORMAT })?, record.expires_at))
-}
-
-/// What a due row holds: its key says the rest.
-#[derive(Serialize)]
-struct DueRow {
-    format: u32,
+    let here = now.map(|key| pointer(key, record));
+    Ok(gone.into_iter().chain(here.transpose()?).collect())
 }
 
 /// A due row and what is known of its run.
@@ -64,13 +51,15 @@ pub fn first_due() -> Range {
     Range { limit: Some(MAX_DUE), ..Range::whole(keys::DUE_PARTITION) }
 }
 
-/// The runs that are due by `by` (Unix seconds) and that nobody has, the earliest first. `rows` are those of
-/// [`first_due`]; rows that cannot be taken up hide none behind them. A row that speaks of nothing any more is removed.
+/// The `wanted` among the runs that are due by `by` (Unix seconds) and that nobody has, the earliest first. `rows` are
+/// those of [`first_due`]; rows that cannot be taken up hide none behind them. A row that speaks of nothing any more is
+/// removed.
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable.
-pub async fn due(app: &App, rows: &[Row], by: u64) -> Result<Vec<Due>, Error> {
+pub async fn due(app: &App, rows: &[Row], by: u64, wanted: impl Fn(&Due) -> bool) -> Result<Vec<Due>, Error> {
     let mut runs = take_up(app, rows, by).await?;
+    runs.retain(&wanted);
     let is_full = rows.len() >= MAX_DUE && rows.last().is_some_and(|row| is_due(row, by).is_some());
     if is_full && runs.len() < MAX_DUE {
         let more = Range { limit: Some(MAX_LOOKED_AT), ..first_due() };
@@ -81,7 +70,7 @@ pub async fn due(app: &App, rows: &[Row], by: u64) -> Result<Vec<Due>, Error> {
             if runs.len() >= MAX_DUE {
                 break;
             }
-            runs.extend(take_up(app, rows, by).await?);
+            runs.extend(take_up(app, rows, by).await?.into_iter().filter(&wanted));
         }
         runs.truncate(MAX_DUE);
     }
@@ -160,11 +149,11 @@ pub(super) async fn look_up(
     Ok(runs)
 }
 
-/// Ends a run whose trigger is gone: nobody can work it, and its record says so.
+/// Ends a run whose trigger is gone: nobody can work it, and it is among the dead letters.
 async fn give_up(app: &App, found: RunRecord, version: u64) -> Result<(), Error> {
     tracing::error!(run.id = %found.run_id, "a run is given up: its trigger is gone from the store");
     let record = RunRecord {
-        status: Status::Dropped,
+        status: Status::Dead,
         due_at: None,
         updated_at_ms: app.clock.now_ms(),
         reason: Some("its trigger is gone from the store".to_owned()),

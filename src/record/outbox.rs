@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use nostr::prelude::{Event, EventId, Timestamp};
 
-use super::due::pointer;
-use super::{Delivery, RunRecord, earlier, put_record, read_clear};
+use super::pointer;
+use super::{Delivery, RunRecord, earlier, put_run, read_clear};
 use crate::app::App;
 use crate::error::Error;
 use crate::store::{Expect, Key, Range, Row, Write, keys, write_or_leave};
@@ -23,8 +23,8 @@ fn mail_key(record: &RunRecord) -> Option<Key> {
 }
 
 /// The run's row moves from where it lay `before` to where the record says now.
-pub(super) fn mail_rows(record: &RunRecord, before: Option<Key>) -> Result<Vec<Write>, Error> {
-    let now = mail_key(record);
+pub(super) fn mail_rows(record: &RunRecord, before: Option<&RunRecord>) -> Result<Vec<Write>, Error> {
+    let (before, now) = (before.and_then(mail_key), mail_key(record));
     if before == now {
         return Ok(Vec::new());
     }
@@ -130,10 +130,8 @@ impl Mail {
     /// # Errors
     /// [`Error::Transient`] where the store is unavailable.
     pub(crate) async fn save(self, app: &App, deliveries: Vec<Delivery>) -> Result<bool, Error> {
-        let before = mail_key(&self.record);
-        let record = RunRecord { deliveries, updated_at_ms: app.clock.now_ms(), ..self.record };
-        let mut writes = vec![put_record(&record, Expect::Version(self.version))?];
-        writes.extend(mail_rows(&record, before)?);
+        let record = RunRecord { deliveries, updated_at_ms: app.clock.now_ms(), ..self.record.clone() };
+        let writes = put_run(&record, Expect::Version(self.version), Some(&self.record), Expect::Anything)?;
         Ok(write_or_leave(app.store.as_ref(), &writes).await?)
     }
 }

@@ -6,8 +6,12 @@ use serde::{Deserialize, Serialize};
 use super::{Delivery, FORMAT, run_id};
 use crate::app::App;
 use crate::chat::Usage;
+use crate::commands;
 use crate::error::Error;
 use crate::trigger::{Tier, Trigger};
+
+/// How many digits of a run's id people see.
+const SHORT_ID: usize = 8;
 
 /// A run's record: the claim on its trigger while it lasts, and what became of it. Holds no private text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,11 +32,21 @@ pub struct RunRecord {
     pub owner: String,
     /// One more with every owner.
     pub fence: u64,
-    /// How often work on it was begun.
+    /// How often work on it was begun; without the times that it was suspended with progress or put off for a model that was
+    /// out of order.
     pub attempt: u32,
     /// How often of these it was put off, since it was not known yet whether its sender is answered.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waits: u32,
+    /// How often of these it was put off, since the agent was stopped, and those before it was run again by hand.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub put_off: u32,
+    /// How often it went on in another invocation, as it did not fit into one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub continuations: u32,
+    /// The last time that it met models which were all out of order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage: Option<Outage>,
     /// Until when the owner has it, Unix milliseconds.
     pub lease_until_ms: u64,
     /// Nobody begins it before, Unix seconds: it was given back, and what it failed of may last. A redelivery would only use
@@ -49,6 +63,9 @@ pub struct RunRecord {
     /// Whether it came in standby: nobody works it before that is over, see [`crate::standby`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
+    /// The name of the command that it is, where it is one: see [`crate::commands`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// Whose conversation it is a run of, where those have one writer at a time: see the module `line`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<PublicKey>,
@@ -94,7 +111,7 @@ pub struct RunRecord {
     /// Why it failed or was dropped, for the operator.
     #[serde(default)]
     pub reason: Option<String>,
-    /// How long each step of the last attempt took, in milliseconds, in order.
+    /// How long each step took, in milliseconds: over all invocations that lived to say so, in the order of the first.
     #[serde(default)]
     pub steps_ms: Vec<(String, u64)>,
 }
@@ -124,6 +141,29 @@ pub struct Attempt {
     pub took_ms: Option<u64>,
 }
 
+/// A time without any model to answer a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outage {
+    /// When the run's conversation first met it, Unix milliseconds.
+    pub since_ms: u64,
+    /// When a model answered the run again, Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+}
+
+impl Outage {
+    /// One that lasts.
+    #[must_use]
+    pub fn since(since_ms: u64) -> Self {
+        Self { since_ms, until_ms: None }
+    }
+
+    /// A model answered. One that was over stays as it was.
+    pub fn end_at(&mut self, now_ms: u64) {
+        self.until_ms.get_or_insert(now_ms);
+    }
+}
+
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -136,15 +176,17 @@ pub enum Status {
     Done,
     /// The reply was sent for days, and no relay of the recipient took it.
     Undelivered,
-    /// It was looked at and starts nothing.
+    /// It was looked at and starts nothing, or was cancelled.
     Dropped,
+    /// A dead letter: it was given up, and the reason is kept. Whoever asked was told, if anybody can be.
+    Dead,
 }
 
 impl Status {
     /// Whether nothing more is to be done.
     #[must_use]
     pub fn is_final(self) -> bool {
-        matches!(self, Self::Done | Self::Undelivered | Self::Dropped)
+        matches!(self, Self::Done | Self::Undelivered | Self::Dropped | Self::Dead)
     }
 }
 
@@ -152,11 +194,14 @@ impl RunRecord {
     /// A record of a trigger that nobody works on yet.
     pub(super) fn waiting(app: &App, trigger: &Trigger) -> Result<Self, Error> {
         let record = Self::new(app, &trigger.id, trigger.tier, trigger.created_at(), trigger.arrived_at)?;
+        let command = commands::said(app, trigger).map(|(_, command)| command.name().to_owned());
         Ok(Self {
             status: Status::Running,
             tainted: trigger.tainted,
             held: app.config.standby,
-            conversation: trigger.conversation(),
+            // What an admin orders waits for nobody.
+            conversation: trigger.conversation().filter(|_| command.is_none()),
+            command,
             ..record
         })
     }
@@ -170,12 +215,54 @@ impl RunRecord {
     /// How often it was tried to work it.
     #[must_use]
     pub fn tries(&self) -> u32 {
-        self.attempt.saturating_sub(self.waits)
+        self.looks().saturating_sub(self.waits)
+    }
+
+    /// How often somebody began it and was let.
+    #[must_use]
+    pub(crate) fn looks(&self) -> u32 {
+        self.attempt.saturating_sub(self.put_off)
+    }
+
+    /// How far it is at `now_ms` (Unix milliseconds), in a word for people.
+    #[must_use]
+    pub fn state(&self, now_ms: u64) -> &'static str {
+        match self.status {
+            Status::Running if self.held => "held",
+            Status::Running if self.lease_until_ms > now_ms => "in work",
+            Status::Running => "waiting",
+            Status::Replying => "sending",
+            Status::Done => "done",
+            Status::Dropped => "dropped",
+            Status::Undelivered => "undelivered",
+            Status::Dead => "dead",
+        }
+    }
+
+    /// What its id begins with: enough to tell it from others.
+    #[must_use]
+    pub fn short_id(&self) -> &str {
+        self.run_id.get(..SHORT_ID).unwrap_or(&self.run_id)
+    }
+
+    /// The kind of its trigger: what stands before the colon of the trigger's id.
+    #[must_use]
+    pub fn trigger_kind(&self) -> &str {
+        self.trigger_id.split(':').next().unwrap_or_default()
     }
 
     /// Notes how long a step took.
     pub fn note_step(&mut self, step: &str, took_ms: u64) {
-        self.steps_ms.push((step.to_owned(), took_ms));
+        match self.steps_ms.iter_mut().find(|(name, _)| name == step) {
+            Some((_, sum)) => *sum = sum.saturating_add(took_ms),
+            None => self.steps_ms.push((step.to_owned(), took_ms)),
+        }
+    }
+
+    /// Since when it waits for a model, Unix milliseconds, if it does.
+    #[must_use]
+    pub fn waits_for_model_since_ms(&self) -> Option<u64> {
+        self.outage.filter(|outage| outage.until_ms.is_none()).map(|outage| outage.since_ms)
     }
 
     /// A record that nobody works on.
@@ -197,11 +284,15 @@ impl RunRecord {
             fence: 1,
             attempt: 0,
             waits: 0,
+            put_off: 0,
+            continuations: 0,
+            outage: None,
             lease_until_ms: 0,
             not_before: 0,
             due_at: None,
             counted: false,
             held: false,
+            command: None,
             conversation: None,
             written_at: created_at,
             floor: false,

@@ -1,22 +1,25 @@
 //! Carries out what a [`Run`] asks for, within the deadline: the one place where a run does I/O.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use crate::app::App;
 use crate::chat::ToolCall;
 use crate::clock::{Deadline, Stopwatch};
-use crate::context::Context;
+use crate::commands;
 use crate::error::Error;
 use crate::llm::fallback::Fallback;
 use crate::load;
 use crate::record::{Claim, Delivery};
 use crate::relay::Target;
+use crate::run::beginning::Beginning;
 use crate::run::journal::Journal;
 use crate::run::ledger::Ledger;
 use crate::run::publisher::{CallPublisher, Versions};
@@ -33,30 +36,35 @@ pub const TOOL_SLICE: Duration = Duration::from_secs(10);
 /// How much longer a tool is waited for that does not mind its time.
 const TOOL_GRACE: Duration = Duration::from_millis(500);
 
-/// Takes a run from its context to its final text. The record learns what took part.
+/// The most parts of a beginning in one write: the row that follows them fits in beside.
+const PARTS_PER_WRITE: usize = 8;
+
+/// Takes a run from its beginning to its final text. The record learns what took part.
 ///
 /// # Errors
+/// [`Error::OutOfTime`] where another invocation has to go on; [`Error::NoAnswer`] where no model answers;
 /// [`Error::Transient`] where a later attempt may succeed, [`Error::Permanent`] where none can, [`Error::TakenOver`].
 pub async fn drive(
     app: &App,
     trigger: &Trigger,
     state: &AgentState,
-    context: Context,
+    beginning: Beginning,
     claim: &mut Claim,
     journal: Journal,
     deadline: Deadline,
 ) -> Result<String, Error> {
     claim.record.skills =
-        context.skills.iter().map(|skill| (skill.coordinate.to_string(), skill.event_id)).collect();
-    let chain = app.config.providers.chain(&context.model_chain, &app.config.llm);
+        beginning.skills.iter().map(|skill| (skill.coordinate.to_string(), skill.event_id)).collect();
+    let chain = app.config.providers.chain(&beginning.model_chain, &app.config.llm);
     let first = app.config.providers.first_usable(&chain).map_err(|error| {
         tracing::warn!(%error, "no model can be asked");
         Error::NoAnswer { reason: "no model that the skill asks for can be used", transient: false }
     })?;
-    let snapshots = Recorder::new(app, trigger, &claim.record.run_id, &context);
+    let snapshots = Recorder::new(app, trigger, &claim.record.run_id, &beginning);
     let usable = chain.entries().iter().filter_map(|id| app.config.providers.model(id).ok());
     let fallback = Fallback::new(usable.map(|model| model.id()));
-    let mut run = Run::new(context.messages, context.tools, context.params, first.id(), context.max_turns);
+    let Beginning { messages, tools, params, max_turns, .. } = beginning.clone();
+    let mut run = Run::new(messages, tools, params, first.id(), max_turns);
 
     let mut ledger = Ledger::new(&app.config.providers, &mut claim.record);
     journal.spends().for_each(|spent| ledger.spent(spent.clone()));
@@ -74,14 +82,23 @@ pub async fn drive(
         ledger,
         snapshots,
         deliveries: Mutex::new(deliveries),
+        stopped: OnceLock::new(),
+        is_kept: AtomicBool::new(beginning.document.is_none()),
+        beginning,
+        has_progress: AtomicBool::new(false),
+        has_heard: false,
     };
     let (mut model_ms, mut tools_ms) = (0, 0);
     let result = driver.drive_to_the_end(&mut run, &mut model_ms, &mut tools_ms).await;
 
+    let has_heard = driver.has_heard;
     let (attempts, usage, cost_micro_usd) = driver.ledger.into_sums();
     let deliveries = driver.deliveries.into_inner();
     let record = &mut claim.record;
     record.deliveries = deliveries;
+    if has_heard && let Some(outage) = &mut record.outage {
+        outage.end_at(app.clock.now_ms());
+    }
     record.note_step("model", model_ms);
     record.note_step("tools", tools_ms);
     record.model = Some(run.model_used().to_owned());
@@ -107,6 +124,15 @@ pub(super) struct Driver<'a> {
     pub(super) snapshots: Recorder<'a>,
     /// What relays said to the events of tools.
     pub(super) deliveries: Mutex<Vec<Delivery>>,
+    /// Set once an admin stopped the agent: then no step follows.
+    stopped: OnceLock<()>,
+    beginning: Beginning,
+    /// Whether the beginning is in the journal.
+    is_kept: AtomicBool,
+    /// Whether this invocation has brought the run further.
+    has_progress: AtomicBool,
+    /// Whether a model has answered in this invocation.
+    pub(super) has_heard: bool,
 }
 
 impl Driver<'_> {
@@ -120,13 +146,14 @@ impl Driver<'_> {
         loop {
             match run.next() {
                 Step::CallModel(_) => {
-                    self.ask_model(run).await?;
+                    let asked = self.ask_model(run).await;
                     *model_ms = model_ms.saturating_add(watch.lap_ms());
+                    asked?;
                 }
                 Step::CallTools(calls) => {
-                    let results = self.call_tools(run, &calls).await?;
-                    run.tools_answered(results);
+                    let results = self.call_tools(run, &calls).await;
                     *tools_ms = tools_ms.saturating_add(watch.lap_ms());
+                    run.tools_answered(results?);
                 }
                 Step::Done { text } => return Ok(text),
                 Step::Failed { reason } => return Err(Error::Permanent(reason)),
@@ -156,9 +183,8 @@ impl Driver<'_> {
         if let Some(result) = self.journal.result(turn, index) {
             return Ok(result.clone());
         }
-        if Instant::now() >= self.deadline.work_until() {
-            return Err(Error::NoAnswer { reason: "the time for it was used up", transient: true });
-        }
+        self.may_go_on()?;
+        self.check_time()?;
         let until = self.deadline.slice(TOOL_SLICE);
         let publisher = CallPublisher {
             driver: self,
@@ -191,10 +217,56 @@ impl Driver<'_> {
         Ok(result)
     }
 
-    /// Writes a row of the journal, if the run is still ours.
+    /// Whether the next model or tool may be called, as far as was seen beside the last row of the journal.
+    pub(super) fn may_go_on(&self) -> Result<(), Error> {
+        if self.stopped.get().is_some() { Err(Error::Stopped) } else { Ok(()) }
+    }
+
+    /// Fails where there is no time for a model call or a tool: another invocation has more.
+    pub(super) fn check_time(&self) -> Result<(), Error> {
+        if self.deadline.has_time_for_a_step() { Ok(()) } else { Err(self.out_of_time()) }
+    }
+
+    pub(super) fn out_of_time(&self) -> Error {
+        Error::OutOfTime { has_progress: self.has_progress.load(Ordering::Relaxed) }
+    }
+
+    /// Writes a row of the journal, if the run is still ours, and with the first of all rows what the run began with. Looks
+    /// meanwhile whether the agent was stopped: that is a read and no condition of the write, so what was done is kept all
+    /// the same, and runs that write at one time do not hold each other up by checking one row.
     pub(super) async fn append<T: Serialize>(&self, place: Place, value: &T) -> Result<(), Error> {
+        let (written, checked) =
+            tokio::join!(self.write_down(place, value), commands::flags::check(self.app));
+        written?;
+        match checked {
+            Err(Error::Stopped) => {
+                let _ = self.stopped.set(());
+                Ok(())
+            }
+            checked => checked,
+        }
+    }
+
+    async fn write_down<T: Serialize>(&self, place: Place, value: &T) -> Result<(), Error> {
         let record = &self.claim.record;
-        let write = self.app.put_sealed(keys::journal(&record.run_id, place), value, record.expires_at)?;
-        self.claim.append(self.app, vec![write]).await
+        let mut writes = if self.is_kept.swap(true, Ordering::Relaxed) {
+            Vec::new()
+        } else {
+            self.beginning.rows(self.app, &record.run_id, record.expires_at)?
+        };
+        // Nobody reads a part before the row that follows the last of them is there.
+        while writes.len() > PARTS_PER_WRITE {
+            let rest = writes.split_off(PARTS_PER_WRITE);
+            self.claim.append(self.app, std::mem::replace(&mut writes, rest)).await?;
+        }
+        writes.push(self.app.put_sealed(keys::journal(&record.run_id, place), value, record.expires_at)?);
+        let (written, checked) =
+            tokio::join!(self.claim.append(self.app, writes), commands::flags::check(self.app));
+        written?;
+        // What a call cost that gave nothing brings no run further.
+        if !matches!(place, Place::Spend(..)) {
+            self.has_progress.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 }

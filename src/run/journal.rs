@@ -1,5 +1,6 @@
 //! The journal: what a run has learned so far, one small sealed row per model answer, compaction, tool result, published
-//! event, and model call that cost something and gave nothing, each written before the next step. A later attempt hears the same answers and sends the same events.
+//! event, and model call that cost something and gave nothing, each written before the next step. With the first of them
+//! comes what the run began with. A later attempt begins with the same, hears the same answers and sends the same events.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use crate::context::compaction::Compaction;
 use crate::error::Error;
 use crate::record::{Attempt, to_json};
 use crate::run::ToolResult;
+use crate::run::beginning::{Beginning, Part};
 use crate::store::seal::SEAL_OVERHEAD_BYTES;
 use crate::store::{MAX_VALUE_BYTES, Row, keys};
 
@@ -24,6 +26,7 @@ const MAX_CALLS: usize = 64;
 /// A run's journal as an earlier attempt left it. Turns count from 1, calls of a turn from 0.
 #[derive(Debug, Default)]
 pub struct Journal {
+    beginning: BTreeMap<usize, Part>,
     answers: BTreeMap<u32, ChatAnswer>,
     compactions: BTreeMap<(u32, usize), Compacted>,
     results: BTreeMap<(u32, usize), ToolResult>,
@@ -46,6 +49,7 @@ impl Journal {
     /// [`Error::Permanent`] where a row of the journal cannot be read.
     pub fn add(&mut self, app: &App, row: &Row) -> Result<(), Error> {
         match keys::journal_place(&row.key) {
+            Some(keys::Place::Beginning(part)) => drop(self.beginning.insert(part, app.open_sealed(row)?)),
             Some(keys::Place::Answer(turn)) => drop(self.answers.insert(turn, app.open_sealed(row)?)),
             Some(keys::Place::Compaction(turn, index)) => {
                 drop(self.compactions.insert((turn, index), app.open_sealed(row)?));
@@ -62,6 +66,16 @@ impl Journal {
             None => {}
         }
         Ok(())
+    }
+
+    /// What the run began with, if it is decided: before the first row of another kind it may begin anew. Of journals of the
+    /// first versions nobody knows it.
+    ///
+    /// # Errors
+    /// [`Error::Permanent`] where it cannot be read.
+    pub fn beginning(&self) -> Result<Option<Beginning>, Error> {
+        let is_decided = !self.answers.is_empty() || !self.compactions.is_empty() || !self.spends.is_empty();
+        if is_decided { Beginning::read(&self.beginning) } else { Ok(None) }
     }
 
     /// The answer to a turn's model call.

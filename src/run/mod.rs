@@ -3,7 +3,7 @@
 //!
 //! [`Run`] decides and does nothing: it says what the next step is, and is told what came of it. So each branch can be
 //! tested without a model, and a run is rebuilt in another process by telling it the same things again: the journal
-//! holds the answers and results, never the messages. Carrying the steps out, in time and in the face of errors, is the
+//! holds what the run began with, the answers and the results, each once. Carrying the steps out, in time and in the face of errors, is the
 //! driver's affair.
 //!
 //! ```
@@ -42,6 +42,7 @@
 //! assert_eq!(run.turns().len(), 2);
 //! ```
 
+pub mod beginning;
 pub mod driver;
 mod guards;
 pub mod journal;

@@ -11,6 +11,7 @@ use super::journal::{Compacted, fit};
 use super::ledger::{self, Asked};
 use crate::chat::{ChatAnswer, ChatRequest, Message, Params, ToolChoice, Usage};
 use crate::clock::Stopwatch;
+use crate::commands;
 use crate::context::compaction::Limits;
 use crate::context::tokens::{self, Calibration};
 use crate::error::Error;
@@ -48,6 +49,7 @@ impl Driver<'_> {
             run.model_answered(answer);
             return Ok(());
         }
+        self.check_time()?;
         let mut answer = self.ask_chain(run, turn, compactions).await?;
         if !answer.tool_calls.is_empty() || answer.content.trim().is_empty() {
             answer = fit(answer)?;
@@ -66,14 +68,23 @@ impl Driver<'_> {
         turn: u32,
         mut compactions: usize,
     ) -> Result<ChatAnswer, Error> {
+        self.may_go_on()?;
         self.fallback.begin(run.model_used());
         let end = self.deadline.work_until();
+        let mut is_first = true;
         loop {
             match self.fallback.next(Instant::now(), end) {
                 Next::Ask { model, until } => {
+                    // A model that failed took its time, and leaves no row behind.
+                    if !std::mem::take(&mut is_first) {
+                        commands::flags::check(self.app).await?;
+                    }
                     let call = Call { turn, model: &model, until };
                     match self.ask_fitting(run, &call, &mut compactions).await? {
-                        Ok(answer) => return Ok(answer),
+                        Ok(answer) => {
+                            self.has_heard = true;
+                            return Ok(answer);
+                        }
                         Err(error) => self.fallback.failed(error, Instant::now(), end),
                     }
                 }
@@ -81,9 +92,17 @@ impl Driver<'_> {
                 Next::GiveUp => break,
             }
         }
+        let out_of_time = self.fallback.is_out_of_time(Instant::now(), end).then(|| self.out_of_time());
+        // In the next invocation the whole answer has all of the time.
+        if let Some(error @ Error::OutOfTime { has_progress: true }) = out_of_time {
+            return Err(error);
+        }
         if let Some(mut partial) = self.fallback.partial() {
             partial.content.push_str(BROKE_OFF);
             return Ok(partial);
+        }
+        if let Some(error) = out_of_time {
+            return Err(error);
         }
         let error = self.fallback.error();
         Err(Error::NoAnswer {
@@ -114,6 +133,7 @@ impl Driver<'_> {
     }
 
     async fn ask(&mut self, run: &Run, call: &Call<'_>) -> Result<Result<ChatAnswer, LlmError>, Error> {
+        self.may_go_on()?;
         let Step::CallModel(request) = run.next() else {
             return Ok(Err(LlmError::Permanent("the run asks no model".into())));
         };

@@ -21,9 +21,10 @@ use crate::config::ContextDebug;
 #[cfg(feature = "local")]
 use crate::config::StoreChoice;
 use crate::context::compaction::Log;
-use crate::context::{Context, markdown, snapshot};
+use crate::context::{markdown, snapshot};
 use crate::error::Error;
 use crate::llm::LlmError;
+use crate::run::beginning::Beginning;
 use crate::secret::Mask;
 use crate::tools::time::iso;
 use crate::trigger::Trigger;
@@ -63,16 +64,17 @@ struct Snapshot {
 }
 
 impl<'a> Recorder<'a> {
-    /// For a run of this trigger over this context. Where snapshots are off it never does anything.
-    pub(crate) fn new(app: &'a App, trigger: &Trigger, run_id: &str, context: &Context) -> Self {
+    /// For a run of this trigger that begins so. Where snapshots are off it never does anything.
+    pub(crate) fn new(app: &'a App, trigger: &Trigger, run_id: &str, beginning: &Beginning) -> Self {
         Self((app.config.context_debug != ContextDebug::Off).then(|| Recording {
             app,
             run_id: run_id.to_owned(),
             begin_ms: app.clock.now_ms(),
             phase: snapshot::Phase::of(trigger),
-            document: context.document.clone(),
-            sections: context.sections.clone(),
-            is_new: AtomicBool::new(true),
+            document: beginning.document.clone().unwrap_or_default(),
+            sections: beginning.sections.clone(),
+            // Of a run that goes on, the first snapshot was taken where it began.
+            is_new: AtomicBool::new(beginning.document.is_some()),
             failures: AtomicUsize::new(0),
         }))
     }

@@ -16,7 +16,7 @@ const LIFE_SECS: u64 = 7 * 24 * 60 * 60;
 /// The most bytes of text in one row: as JSON it has at most twice as many, and is sealed after.
 const MAX_PART_BYTES: usize = 160_000;
 
-/// A run of whose context there are snapshots. A run that was taken over has one for each attempt.
+/// A run of whose context there are snapshots. A run that was begun anew has one for each time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotRun {
     /// The run's id.

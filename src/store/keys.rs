@@ -4,22 +4,30 @@
 //! | --- | --- | --- |
 //! | `RUN#<run id>` | `RECORD` | the run's record, which is also the trigger's claim |
 //! | `RUN#<run id>` | `TRIGGER` | the trigger, sealed |
+//! | `RUN#<run id>` | `BEGIN#<part>` | the journal: a part of what the run began with, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#A` | the journal: a model's answer, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#C#<number>` | the journal: a compaction in front of that turn's model call, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#R#<call>` | the journal: one tool's result, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#E#<call>` | the event that a tool publishes, sealed |
+//! | `RUN#<run id>` | `TURN#<turn>#S#<number>` | the journal: what a model call cost that gave nothing, sealed |
+//! | `RUN#<run id>` | `NOTE#<part>` | one signed part of the word that the answer has to wait, until it is out, sealed |
 //! | `RUN#<run id>` | `REPLY#<part>` | one signed part of the reply, sealed |
 //! | `STATE` | `EVENT#<author>#<kind>#<d or id>` | an event that the agent goes by, as published |
 //! | `STATE` | `NOTES#<author>` | an admin's newest notes, as published, in one list |
 //! | `STATE` | `READ` | when the relays were last asked for those |
+//! | `STATE` | `FLAGS` | what an admin ordered for all runs: whether the agent is stopped |
 //! | `DM#<peer>` | `<time>#<message id>` | one message of a conversation, sealed |
+//! | `DM#<peer>` | `~NEW` | where an admin began the conversation anew |
+//! | `DM#<peer>` | `~OUTAGE` | since when its runs wait for a model that is out of order |
 //! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
 //! | `DM#<peer>` | `~EVENT#<kind>` | what a guest published of itself: profile and relay lists, as published |
 //! | `GUESTS` | `<day>#<peer or ALL>` | how many messages of guests were worked in each hour of that day (UTC) |
 //! | `LINE#<peer>` | `<time written>#<run id>` | a run of a conversation that waits for its turn; see `record/line.rs` |
-//! | `LINE#<peer>` | `~FLOOR` | the run of that conversation that has the floor |
+//! | `LINE#<peer>` | `#FLOOR` | the run of that conversation that has the floor |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
 //! | `DUE` | `mail#<time>#<run id>` | a run that is over, of which something is to be sent again; see [`crate::outbox`] |
+//! | `RUNS` | `<time>#<run id>` | a run, by when its trigger was first seen |
+//! | `DEAD` | `<time>#<run id>` | the same of a run that was given up |
 //! | `NOTICES` | `<fact>` | something that the admin is told once, sealed |
 //! | `SWEEP` | `LEASE` | who sweeps the relays now |
 //! | `SWEEP` | `CURSORS` | how far each relay was read |
@@ -55,6 +63,8 @@ pub fn trigger(run_id: &str) -> Key {
 /// A place in a run's journal. Turns count from 1, calls of a turn from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
+    /// A part of what the run began with, counted from 0.
+    Beginning(usize),
     /// The answer to a turn's model call.
     Answer(u32),
     /// A compaction in front of a turn's model call, counted from 0.
@@ -71,6 +81,7 @@ pub enum Place {
 #[must_use]
 pub fn journal(run_id: &str, place: Place) -> Key {
     let sort = match place {
+        Place::Beginning(part) => format!("{BEGIN_PREFIX}{part:03}"),
         Place::Answer(turn) => format!("TURN#{turn:04}#A"),
         Place::Compaction(turn, index) => format!("TURN#{turn:04}#C#{index:03}"),
         Place::Result(turn, index) => format!("TURN#{turn:04}#R#{index:03}"),
@@ -80,9 +91,14 @@ pub fn journal(run_id: &str, place: Place) -> Key {
     Key::new(run_partition(run_id), sort)
 }
 
+const BEGIN_PREFIX: &str = "BEGIN#";
+
 /// Which place of a journal a row holds; `None` for a row of another kind.
 #[must_use]
 pub fn journal_place(key: &Key) -> Option<Place> {
+    if let Some(part) = key.sort.strip_prefix(BEGIN_PREFIX) {
+        return part.parse().ok().map(Place::Beginning);
+    }
     let mut parts = key.sort.strip_prefix("TURN#")?.split('#');
     let turn = parts.next()?.parse().ok()?;
     match (parts.next()?, parts.next()) {
@@ -103,6 +119,15 @@ pub fn reply(run_id: &str, part: usize) -> Key {
 
 /// What the sort keys of all parts of a reply begin with.
 pub const REPLY_PREFIX: &str = "REPLY#";
+
+/// Part `part` (counted from 0) of the word that a run's answer has to wait.
+#[must_use]
+pub fn note(run_id: &str, part: usize) -> Key {
+    Key::new(run_partition(run_id), format!("{NOTE_PREFIX}{part:03}"))
+}
+
+/// What the sort keys of all parts of such a word begin with.
+pub const NOTE_PREFIX: &str = "NOTE#";
 
 /// The partition of the events that the agent goes by.
 pub const STATE_PARTITION: &str = "STATE";
@@ -139,6 +164,30 @@ pub const NOTES_PREFIX: &str = "NOTES#";
 #[must_use]
 pub fn state_read() -> Key {
     Key::new(STATE_PARTITION, "READ")
+}
+
+/// What an admin ordered for all runs. It lies beside the state, which each run reads anyway.
+#[must_use]
+pub fn flags() -> Key {
+    Key::new(STATE_PARTITION, "FLAGS")
+}
+
+/// The partition of all runs, by when their triggers were first seen.
+pub const RUNS_PARTITION: &str = "RUNS";
+
+/// A run there; `at` is Unix seconds.
+#[must_use]
+pub fn run(at: u64, run_id: &str) -> Key {
+    Key::new(RUNS_PARTITION, format!("{at:012}#{run_id}"))
+}
+
+/// The partition of the runs that were given up.
+pub const DEAD_PARTITION: &str = "DEAD";
+
+/// A run there; `at` is Unix seconds.
+#[must_use]
+pub fn dead(at: u64, run_id: &str) -> Key {
+    Key::new(DEAD_PARTITION, format!("{at:012}#{run_id}"))
 }
 
 /// The partition of the runs that are due, the earliest first.
@@ -182,7 +231,7 @@ pub fn mail_place(key: &Key) -> Option<(u64, &str)> {
     Some((at.parse().ok()?, run_id))
 }
 
-/// The time and the run of a row that is due at a time.
+/// The time and the run of a row that is due at a time, and of one among all runs or the dead ones.
 #[must_use]
 pub fn due_place(key: &Key) -> Option<(u64, &str)> {
     let (at, run_id) = key.sort.split_once('#')?;
@@ -249,6 +298,24 @@ pub fn message(peer: &PublicKey, at: Timestamp, id: &EventId) -> Key {
     Key::new(conversation(peer), format!("{:012}#{}", at.as_secs(), id.to_hex()))
 }
 
+/// Where an admin began a conversation anew. Sorts behind every message.
+#[must_use]
+pub fn conversation_begin(peer: &PublicKey) -> Key {
+    Key::new(conversation(peer), BEGIN_SORT)
+}
+
+/// The sort key of such a row.
+pub const BEGIN_SORT: &str = "~NEW";
+
+/// Since when the runs of a conversation wait for a model that is out of order. Sorts behind every message.
+#[must_use]
+pub fn outage(peer: &PublicKey) -> Key {
+    Key::new(conversation(peer), OUTAGE_SORT)
+}
+
+/// The sort key of that row.
+pub const OUTAGE_SORT: &str = "~OUTAGE";
+
 /// When the relays were asked for a conversation's older messages. Sorts behind every message.
 #[must_use]
 pub fn history_read(peer: &PublicKey) -> Key {
@@ -290,11 +357,14 @@ pub fn line_place(key: &Key) -> Option<(Timestamp, &str)> {
     Some((Timestamp::from(at.parse::<u64>().ok()?), run_id))
 }
 
-/// Which run has the floor of a conversation. Sorts behind all that wait.
+/// Which run has the floor of a conversation.
 #[must_use]
 pub fn floor(peer: &PublicKey) -> Key {
-    Key::new(line_partition(peer), "~FLOOR")
+    Key::new(line_partition(peer), FLOOR)
 }
+
+/// Its sort key: in front of all that wait.
+pub const FLOOR: &str = "#FLOOR";
 
 /// The partition that names the runs of whose contexts there are snapshots.
 pub const CONTEXT_PARTITION: &str = "CONTEXT";
@@ -337,19 +407,25 @@ mod tests {
 
     #[test]
     fn a_place_in_the_journal_is_read_back_from_its_key() {
-        for place in [Place::Answer(1), Place::Result(12, 0), Place::Effect(9999, 127), Place::Spend(2, 3)] {
+        for place in [
+            Place::Beginning(7),
+            Place::Answer(1),
+            Place::Result(12, 0),
+            Place::Effect(9999, 127),
+            Place::Spend(2, 3),
+        ] {
             assert_eq!(journal_place(&journal("r", place)), Some(place));
         }
         assert_eq!(journal_place(&record("r")), None);
-        assert_eq!(journal_place(&reply("r", 0)), None);
+        assert_eq!((journal_place(&reply("r", 0)), journal_place(&note("r", 0))), (None, None));
     }
 
     #[test]
-    fn the_line_sorts_by_the_time_written_in_front_of_the_floor() {
+    fn the_line_sorts_by_the_time_written_behind_the_floor() {
         let peer = PublicKey::from_slice(&[7; 32]).unwrap();
         let at = |secs: u64| in_line(&peer, Timestamp::from(secs), "r");
         assert_eq!(line_place(&at(1_803_902_400)), Some((Timestamp::from(1_803_902_400), "r")));
-        assert!(at(999_999_999) < at(1_803_902_400) && at(u64::MAX) < floor(&peer));
+        assert!(floor(&peer) < at(0) && at(999_999_999) < at(1_803_902_400));
         assert_eq!(line_place(&floor(&peer)), None);
     }
 

@@ -124,6 +124,16 @@ pub(crate) async fn started_at(app: &App) -> Result<Option<Timestamp>, Error> {
     Ok(cursors.filter(|cursors| !cursors.standby).map(|cursors| Timestamp::from(cursors.start_at)))
 }
 
+/// What is known of each relay, by its URL; nothing before the first sweep ended.
+///
+/// # Errors
+/// As [`started_at`].
+pub(crate) async fn relays(app: &App) -> Result<BTreeMap<String, RelayNotes>, Error> {
+    let rows = app.store.read(&[keys::sweep_cursors()]).await?;
+    let cursors = rows.iter().flatten().next().map(read_clear::<Cursors>).transpose()?;
+    Ok(cursors.map(|cursors| cursors.relays).unwrap_or_default())
+}
+
 /// The ids that were dealt with, of all relays.
 #[derive(Debug)]
 pub(crate) struct Known(Vec<Seen>);

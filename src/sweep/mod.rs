@@ -106,7 +106,8 @@ pub(crate) async fn run(
         .into_iter()
         .partition(|inbox| ledger.notes(&inbox.target.url).retry_at.is_none_or(|at| at <= now));
 
-    let heard = read::read_all(app, &known, &mut ledger, &asked, deadline.slice(READ_TIME)).await;
+    let flags = stored.flags.clone();
+    let heard = read::read_all(app, (&known, &flags), &mut ledger, &asked, deadline.slice(READ_TIME)).await;
     let is_all = spared.is_empty() && heard.iter().all(|relay| relay.covered);
     let was_settled = ledger.cursors.settled_at.is_some();
     ledger.settle(now, is_all);

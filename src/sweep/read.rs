@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::ledger::Ledger;
 use super::plan::{Ask, Disordered, End, Found, Page, Paging, Stream, Sweep};
 use crate::app::App;
+use crate::commands::Flags;
 use crate::inbox;
 use crate::kinds;
 use crate::load;
@@ -135,7 +136,7 @@ fn is_zero(number: &usize) -> bool {
 /// Asks all of `inboxes` at once.
 pub(crate) async fn read_all(
     app: &App,
-    state: &AgentState,
+    (state, flags): (&AgentState, &Flags),
     ledger: &mut Ledger,
     inboxes: &[Inbox],
     until: Instant,
@@ -147,7 +148,9 @@ pub(crate) async fn read_all(
         .map(|inbox| {
             let floor = ledger.floor(&inbox.target.url, now);
             let notes = ledger.notes(&inbox.target.url);
-            let is_full = notes.full_state_at.is_none_or(|at| now.abs_diff(at) >= FULL_STATE_SECS);
+            let is_full = notes.full_state_at.is_none_or(|at| {
+                now.abs_diff(at) >= FULL_STATE_SECS || flags.asks_to_refresh(Timestamp::from(at))
+            });
             let since = notes.state_at.filter(|_| !is_full).map(|at| at.saturating_sub(STATE_SLACK_SECS));
             let questions = Questions { filters: state_filters(app, state, since), is_full: since.is_none() };
             (inbox, notes.cursor.begin(now, &inbox.streams, floor), questions)

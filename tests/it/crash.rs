@@ -140,7 +140,8 @@ impl Bed {
         assert_eq!(self.agent.history(secret(2).public_key()).await, expected, "{what}");
 
         let record = self.agent.record(&record::dm_trigger_id(&dm_id(&self.dm))).await;
-        assert_eq!((record.status, record.reply_ids.as_slice()), (Status::Done, [*id].as_slice()), "{what}");
+        let ended = if gave_up { Status::Dead } else { Status::Done };
+        assert_eq!((record.status, record.reply_ids.as_slice()), (ended, [*id].as_slice()), "{what}");
         assert_eq!(record.reason.is_some(), gave_up, "{what}: {:?}", record.reason);
         assert_eq!(self.agent.model.refusals(), [""; 0], "{what}");
 

@@ -344,6 +344,7 @@ pub async fn remember(agent: &TestAgent, rows: usize) {
                 created_at: began + i as u64,
                 arrived_at: began + i as u64,
                 text: format!("message {i}"),
+                aside: false,
             };
             message.write(&agent.app, &peer).unwrap()
         })

@@ -6,6 +6,7 @@ use didactyl::app::App;
 use didactyl::clock::Deadline;
 use didactyl::handler;
 use didactyl::llm::scripted::{Answer, Asked};
+use didactyl::outage::{NOTE, PATIENCE};
 use didactyl::record::{Attempt, dm_trigger_id};
 use nostr::prelude::Event;
 use serde_json::{Value, json};
@@ -77,16 +78,16 @@ async fn a_chain_that_is_down_is_tried_whole_each_time_and_ends_in_one_honest_re
     let agent = TestAgent::with_script(by_name).await;
     let app = with_chain(&agent, "scripted/busy, scripted/keyless, scripted/ill");
     let dm = nip17(&secret(2), "hello");
-    for _ in 0..2 {
+    for wait in [Duration::from_secs(60), PATIENCE] {
         let error = deliver(&agent, &app, &dm, 12).await.unwrap_err();
         assert_eq!(error.to_string(), "the model is unavailable for now");
-        agent.clock.forward(Duration::from_secs(60));
+        agent.clock.forward(wait);
     }
     let answer = deliver(&agent, &app, &dm, 12).await.unwrap();
     assert_eq!(answer["results"][0]["failure"], "the model is unavailable for now", "{answer}");
     let replies = agent.replies().await;
     let texts: Vec<&str> = replies.iter().map(|(_, text)| text.as_str()).collect();
-    assert_eq!(texts, ["I could not answer this message: the model is unavailable for now."]);
+    assert_eq!(texts, [NOTE, "I could not answer this message: the model is unavailable for now."]);
     let asked: Vec<Value> = agent.model.requests().iter().map(|asked| asked.body["model"].clone()).collect();
     // A 503 is asked again by nobody.
     assert_eq!(asked, ["busy", "keyless", "ill"].repeat(3));

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::agent::{TestAgent, nip17, outcomes, secret};
 use crate::runtime_api::Function;
+use crate::slices;
 use crate::store::beds::{client, create_table, emulator};
 
 /// Fresh processes of each function, in turn, that do nothing but start.
@@ -206,4 +207,16 @@ async fn beside_an_echo_function() {
         row(&format!("… after {messages} messages"), echo as f64, ours as f64);
     }
     println!("| warm DM by the emulators, ms (median) | | {:.1} | |", ms(median(warm)));
+}
+
+/// What a run of so many tool turns leaves in the store. Each invocation has time for 28 of them.
+#[test]
+#[ignore = "a measurement: make measure"]
+fn of_a_journal() {
+    println!("| tool turns | rows | bytes of the journal | all bytes written | … per turn |");
+    println!("| --- | --- | --- | --- | --- |");
+    for turns in [10, 50, 200] {
+        let (rows, bytes, written) = slices::journal_of(turns);
+        println!("| {turns} | {rows} | {bytes} | {written} | {} |", written / turns);
+    }
 }

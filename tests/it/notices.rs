@@ -94,7 +94,7 @@ async fn a_hello_tells_relays_model_skills_and_how_to_stop_it() {
     Model: scripted/test
     Skills: "greet"
 
-    To silence me, set DIDACTYL_STANDBY=true; to stop me, remove my schedule or the function. I say this once.
+    To stop me, write /stop; /help lists what else I obey. To silence me for good, set DIDACTYL_STANDBY=true. I say this once.
     "#);
 }
 

@@ -17,7 +17,7 @@ use crate::ground::{On, on_each_store};
 
 on_each_store! {
     a_warm_message_makes_five_waits_three_of_them_for_the_store,
-    the_first_message_makes_one_wait_more_to_read_the_relays,
+    the_first_message_makes_two_waits_more_to_read_the_relays_and_to_look_whether_it_was_stopped_meanwhile,
 }
 
 /// What an app asked of its ports. Opening and closing connections does not count: nobody waits for it.
@@ -168,8 +168,8 @@ async fn a_warm_message_makes_five_waits_three_of_them_for_the_store(on: On) {
         // Claim and three reads; the reply; the record.
         store_calls: 4 + 1 + 1,
         store_rounds: 3,
-        // Record, due row, floor, trigger, question; record, floor, reply, answer; record, due row.
-        rows_written: 5 + 4 + 2,
+        // Record, due row, floor, trigger, row among all runs, question; record, floor, reply, answer; record, due row.
+        rows_written: 6 + 4 + 2,
         model_calls: 1,
         relay_reads: 0,
         publishes: 1,
@@ -181,18 +181,20 @@ async fn a_warm_message_makes_five_waits_three_of_them_for_the_store(on: On) {
     assert_eq!(counts, expected);
 }
 
-async fn the_first_message_makes_one_wait_more_to_read_the_relays(on: On) {
+async fn the_first_message_makes_two_waits_more_to_read_the_relays_and_to_look_whether_it_was_stopped_meanwhile(
+    on: On,
+) {
     let agent = TestAgent::over(on, echo).await;
     let counts = counts_of(&agent, "first").await;
     // What the relays told: the state, and a mark that the conversation was asked for.
     let learned = STATE_ROWS + 1;
     let expected = Counts {
         // What was learned is kept while the model is asked.
-        waits: 6,
-        // Claim and three reads; what was learned, row by row; the reply; the record.
-        store_calls: 4 + learned + 1 + 1,
-        store_rounds: 4,
-        rows_written: 5 + learned + 4 + 2,
+        waits: 7,
+        // Claim and three reads; the flags; what was learned, row by row; the reply; the record.
+        store_calls: 4 + 1 + learned + 1 + 1,
+        store_rounds: 5,
+        rows_written: 6 + learned + 4 + 2,
         model_calls: 1,
         relay_reads: 1,
         publishes: 1,

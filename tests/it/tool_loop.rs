@@ -24,6 +24,7 @@ use didactyl::load;
 use didactyl::record::{self, Claim, Claimed};
 use didactyl::relay::listen::Ear;
 use didactyl::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
+use didactyl::run::beginning::Beginning;
 use didactyl::run::{Run, Step, ToolResult, driver};
 use didactyl::store::sqlite::Sqlite;
 use didactyl::trigger::Trigger;
@@ -260,16 +261,10 @@ impl Scene {
         let mut context: Context = assemble(&self.app, &self.trigger, &loaded, deadline).await;
         context.messages.splice(1..1, history.iter().cloned());
         context.params.max_tokens = self.max_tokens;
-        driver::drive(
-            &self.app,
-            &self.trigger,
-            &loaded.state,
-            context,
-            &mut self.claim,
-            earlier.journal,
-            deadline,
-        )
-        .await
+        let known = earlier.journal.beginning().unwrap();
+        let beginning = known.unwrap_or_else(|| Beginning::new(context, &self.trigger));
+        let (claim, journal) = (&mut self.claim, earlier.journal);
+        driver::drive(&self.app, &self.trigger, &loaded.state, beginning, claim, journal, deadline).await
     }
 
     /// Another process: what was only in memory is gone.
@@ -533,7 +528,10 @@ fn a_resumed_run_sends_the_requests_that_the_first_would_have_sent() {
             let ended = timeout(Duration::from_secs(20), scene.drive(&[], Duration::from_secs(600))).await;
             assert!(ended.is_err(), "the process was to end at request {at}");
             scene.restart();
-            assert_eq!(scene.drive(&[], Duration::from_secs(600)).await.unwrap(), "found");
+            // Whatever was said meanwhile: where something is decided, the run goes on with what it began with.
+            let since = [Message::text(Role::User, "Something else.")];
+            let since = if at == 0 { &[][..] } else { &since };
+            assert_eq!(scene.drive(since, Duration::from_secs(600)).await.unwrap(), "found");
             let without_times = |requests: Vec<Value>| -> Vec<String> {
                 requests.iter().map(|request| mask_times(&request.to_string())).collect()
             };
@@ -550,6 +548,28 @@ fn a_resumed_run_sends_the_requests_that_the_first_would_have_sent() {
             );
             assert_eq!(scene.claim.record.cost_micro_usd, whole.claim.record.cost_micro_usd);
         }
+    });
+}
+
+/// It does not fit into one write of the store.
+#[test]
+fn a_very_long_beginning_is_kept_whole() {
+    simulated(async {
+        let history = [Message::text(Role::User, "it was \"so\" 🦀 ".repeat(260_000))];
+        let query = Move::Call(vec![call("", "nostr_query", r#"{"kinds":[1],"limit":1}"#)]);
+        let script =
+            Script { hang_at: Mutex::new(Some(1)), ..Script::of(vec![query, Move::Say("found".into())]) };
+        let mut scene = Scene::new(three_models([100_000_000; 3]), script).await;
+        let ended = timeout(Duration::from_secs(20), scene.drive(&history, Duration::from_secs(600))).await;
+        assert!(ended.is_err(), "the process was to end");
+        scene.restart();
+        assert_eq!(scene.drive(&[], Duration::from_secs(600)).await.unwrap(), "found");
+        let requests = scene.script.requests();
+        assert_eq!(requests.len(), 2);
+        let (first, second) = (&requests[0]["messages"], &requests[1]["messages"]);
+        assert!(first.to_string().len() > 4_000_000);
+        let first = first.as_array().unwrap();
+        assert!(first.iter().zip(second.as_array().unwrap()).all(|(one, other)| one == other));
     });
 }
 
@@ -653,6 +673,7 @@ proptest! {
             match result {
                 Ok(text) => assert!(!text.trim().is_empty()),
                 Err(Error::NoAnswer { reason, .. }) => assert!(!reason.is_empty()),
+                Err(Error::OutOfTime { .. }) => {}
                 Err(other) => panic!("{other:?}"),
             }
             assert_eq!(scene.script.faults.lock().unwrap().as_slice(), [""; 0]);

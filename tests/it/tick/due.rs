@@ -46,7 +46,7 @@ async fn a_run_whose_trigger_is_gone_ends_with_a_reason() {
     let record = agent.record(&dm_trigger_id(&dm_id(&dm))).await;
     assert_eq!(
         (record.status, record.reason.as_deref(), record.due_at),
-        (Status::Dropped, Some("its trigger is gone from the store"), None)
+        (Status::Dead, Some("its trigger is gone from the store"), None)
     );
     assert!(agent.app.store.list(&Range::whole(keys::DUE_PARTITION)).await.unwrap().is_empty());
 }
