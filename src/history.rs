@@ -183,7 +183,7 @@ pub fn visible(
     messages
 }
 
-/// The conversation as the model sees it: without the agent's word that the model is out of order.
+/// The conversation as the model sees it.
 #[must_use]
 pub fn as_chat(messages: &[StoredMessage]) -> Vec<HistoryMessage> {
     let role = |message: &StoredMessage| if message.from_agent { Role::Assistant } else { Role::User };

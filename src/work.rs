@@ -319,7 +319,7 @@ async fn answer(
         }
         let mark = stored.outage.take().filter(|_| trigger.fixed_text().is_none());
         let outage = outage::Known { mark, note };
-        let Some((trigger, mut loaded)) = admit(app, trigger, stored, claim, &past, deadline).await? else {
+        let Some((trigger, mut loaded)) = admit(app, trigger, stored, claim, &past, until).await? else {
             return Ok(());
         };
         outage.meet(&mut claim.record);

@@ -1,5 +1,7 @@
 //! The process dies anywhere: a DM is still answered once, and both sides are in its conversation once.
 
+mod task;
+
 use std::time::{Duration, Instant};
 
 use didactyl::app::LEASE_MARGIN;

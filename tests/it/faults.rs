@@ -11,7 +11,7 @@ use didactyl::chat::{ChatAnswer, ChatRequest};
 use didactyl::llm::{Llm, LlmError};
 use didactyl::queue::{Queue, QueueError};
 use didactyl::relay::listen::Ear;
-use didactyl::relay::{Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
+use didactyl::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
 use didactyl::store::{Key, Range, Row, Store, StoreError, Write};
 use nostr::prelude::Filter;
 use tokio::sync::Notify;
@@ -33,6 +33,10 @@ enum Effect {
     Crash,
     /// The store is unavailable. Calls of other ports do not count.
     Unavailable,
+    /// Whichever port it is fails: the store and the model are unavailable, no relay can be reached.
+    Failing,
+    /// It takes long: until [`Fault::wake`].
+    Pause,
 }
 
 /// One break: at the `at`-th call, counted from 1 over all ports of an [`App`].
@@ -43,6 +47,7 @@ pub struct Fault {
     at: usize,
     calls: AtomicUsize,
     reached: Notify,
+    woken: Notify,
 }
 
 impl Fault {
@@ -54,8 +59,29 @@ impl Fault {
         Self::new(Effect::Unavailable, at, side)
     }
 
+    pub fn failing(at: usize, side: Side) -> Arc<Self> {
+        Self::new(Effect::Failing, at, side)
+    }
+
+    /// The process sleeps there.
+    pub fn pause(at: usize, side: Side) -> Arc<Self> {
+        Self::new(Effect::Pause, at, side)
+    }
+
+    /// Ends the sleep, also one that is still to come.
+    pub fn wake(&self) {
+        self.woken.notify_one();
+    }
+
     fn new(effect: Effect, at: usize, side: Side) -> Arc<Self> {
-        Arc::new(Self { effect, side, at, calls: AtomicUsize::new(0), reached: Notify::new() })
+        Arc::new(Self {
+            effect,
+            side,
+            at,
+            calls: AtomicUsize::new(0),
+            reached: Notify::new(),
+            woken: Notify::new(),
+        })
     }
 
     /// Puts the fault in front of the app's ports.
@@ -92,7 +118,39 @@ impl Fault {
     }
 
     async fn around<T>(&self, call: impl Future<Output = T>) -> T {
-        if self.effect == Effect::Crash && self.is_now() { self.crash_in(call).await } else { call.await }
+        match self.effect {
+            Effect::Crash if self.is_now() => self.crash_in(call).await,
+            Effect::Pause if self.is_now() => self.sleep_around(call).await,
+            _ => call.await,
+        }
+    }
+
+    async fn sleep_around<T>(&self, call: impl Future<Output = T>) -> T {
+        match self.side {
+            Side::Before => {
+                self.woken.notified().await;
+                call.await
+            }
+            Side::After => {
+                let result = call.await;
+                self.woken.notified().await;
+                result
+            }
+        }
+    }
+
+    /// As [`Fault::around`]; where the port fails, its caller hears what `failure` says.
+    async fn around_or<T>(&self, call: impl Future<Output = T>, failure: impl FnOnce() -> T) -> T {
+        if self.effect != Effect::Failing {
+            return self.around(call).await;
+        }
+        if !self.is_now() {
+            return call.await;
+        }
+        if self.side == Side::After {
+            drop(call.await);
+        }
+        failure()
     }
 
     async fn around_store<T>(
@@ -102,7 +160,8 @@ impl Fault {
         match self.effect {
             _ if !self.is_now() => call.await,
             Effect::Crash => self.crash_in(call).await,
-            Effect::Unavailable => {
+            Effect::Pause => self.sleep_around(call).await,
+            Effect::Unavailable | Effect::Failing => {
                 if self.side == Side::After {
                     let _ = call.await;
                 }
@@ -110,6 +169,39 @@ impl Fault {
             }
         }
     }
+}
+
+fn unreachable() -> RelayError {
+    RelayError::Connect("its answer was lost".to_owned())
+}
+
+fn unread(targets: &[Target]) -> Fetched {
+    Fetched { events: Vec::new(), reports: targets.iter().map(|target| no_page(target).report).collect() }
+}
+
+fn no_page(target: &Target) -> Page {
+    let report = FetchReport {
+        url: target.url.clone(),
+        outcome: Err(unreachable()),
+        events: 0,
+        skipped: 0,
+        unread: 0,
+        took: Duration::ZERO,
+    };
+    Page { events: Vec::new(), unopened: Vec::new(), report }
+}
+
+fn unsent(outgoing: &[Outgoing]) -> Vec<Vec<PublishReport>> {
+    let report = |target: &Target| PublishReport {
+        url: target.url.clone(),
+        outcome: Err(unreachable()),
+        took: Duration::ZERO,
+    };
+    outgoing.iter().map(|sent| sent.targets.iter().map(report).collect()).collect()
+}
+
+fn unavailable() -> LlmError {
+    LlmError::Transient { reason: "its answer was lost".into(), retry_after: None }
 }
 
 struct Faulty<P: ?Sized> {
@@ -135,11 +227,11 @@ impl Store for Faulty<dyn Store> {
 #[async_trait]
 impl Relays for Faulty<dyn Relays> {
     async fn fetch(&self, targets: &[Target], filters: &[Filter], until: Instant) -> Fetched {
-        self.fault.around(self.port.fetch(targets, filters, until)).await
+        self.fault.around_or(self.port.fetch(targets, filters, until), || unread(targets)).await
     }
 
     async fn page(&self, target: &Target, filters: &[Filter], until: Instant) -> Page {
-        self.fault.around(self.port.page(target, filters, until)).await
+        self.fault.around_or(self.port.page(target, filters, until), || no_page(target)).await
     }
 
     async fn subscribe(
@@ -149,11 +241,11 @@ impl Relays for Faulty<dyn Relays> {
         ear: &Ear,
         until: Instant,
     ) -> Result<(), RelayError> {
-        self.fault.around(self.port.subscribe(target, filters, ear, until)).await
+        self.fault.around_or(self.port.subscribe(target, filters, ear, until), || Err(unreachable())).await
     }
 
     async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>> {
-        self.fault.around(self.port.publish(outgoing, until)).await
+        self.fault.around_or(self.port.publish(outgoing, until), || unsent(outgoing)).await
     }
 
     async fn open(&self, targets: &[Target], until: Instant) {
@@ -168,7 +260,7 @@ impl Relays for Faulty<dyn Relays> {
 #[async_trait]
 impl Llm for Faulty<dyn Llm> {
     async fn complete(&self, request: &ChatRequest<'_>, until: Instant) -> Result<ChatAnswer, LlmError> {
-        self.fault.around(self.port.complete(request, until)).await
+        self.fault.around_or(self.port.complete(request, until), || Err(unavailable())).await
     }
 }
 

@@ -51,6 +51,7 @@ mod retry;
 mod round_trips;
 mod runtime_api;
 mod samples;
+mod schedules;
 mod sea;
 mod senders;
 mod serve;

@@ -85,7 +85,8 @@ pub struct Sea {
 }
 
 impl Sea {
-    fn new(clock: Clock, manners: &[Manner]) -> Self {
+    /// One relay per manner, at the ports 1, 2 …
+    pub fn new(clock: Clock, manners: &[Manner]) -> Self {
         let island =
             |manner: &Manner| Island { manner: *manner, events: Vec::new(), pages: 0, after_page: None };
         let islands = (1..).zip(manners).map(|(port, manner)| (url(port), island(manner)));
@@ -202,6 +203,22 @@ impl Sea {
             })
             .collect();
         replies.into_iter().collect()
+    }
+
+    /// What the agent's messages to `peer` say, with their ids, each once, in the order in which the first relay got them.
+    pub fn published(&self, peer: &Keys) -> Vec<(EventId, String)> {
+        let islands = self.islands.lock().unwrap();
+        let events = islands.values().next().into_iter().flat_map(|island| &island.events);
+        let mut said: Vec<(EventId, String)> = Vec::new();
+        for opened in events.filter_map(|(_, event)| dm::open(peer, event).ok()) {
+            if let Content::Text(text) = opened.content
+                && opened.author == agent_key()
+                && !said.iter().any(|(id, _)| *id == opened.id)
+            {
+                said.push((opened.id, text));
+            }
+        }
+        said
     }
 
     /// The kinds of the agent's messages to `peer`, the first first.
