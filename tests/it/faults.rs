@@ -74,14 +74,7 @@ impl Fault {
     }
 
     fn new(effect: Effect, at: usize, side: Side) -> Arc<Self> {
-        Arc::new(Self {
-            effect,
-            side,
-            at,
-            calls: AtomicUsize::new(0),
-            reached: Notify::new(),
-            woken: Notify::new(),
-        })
+        Arc::new(Self { effect, side, at, calls: AtomicUsize::new(0), reached: Notify::new(), woken: Notify::new() })
     }
 
     /// Puts the fault in front of the app's ports.

@@ -45,13 +45,8 @@ enum Trouble {
 #[derive(Debug, Clone)]
 enum Act {
     /// A bridge hands a message over: the next one that nobody has, or one again.
-    Push {
-        again: Option<prop::sample::Index>,
-        wrong: Wrong,
-    },
-    Tick {
-        wrong: Wrong,
-    },
+    Push { again: Option<prop::sample::Index>, wrong: Wrong },
+    Tick { wrong: Wrong },
     /// The oldest invocation comes to its end.
     Wait,
     /// The clock steps: seconds.
@@ -284,8 +279,7 @@ impl World {
             let record = record::find(&self.observer, &self.run(n)).await.unwrap().expect("nothing is lost");
             assert_eq!((record.status, record.reply_ids.len()), (Status::Done, 1), "{}: {record:?}", text(n));
             let (place, said) = &replies[&record.reply_ids[0]];
-            let gave_up =
-                record.attempt >= MAX_ATTEMPTS && said.starts_with("I could not answer this message");
+            let gave_up = record.attempt >= MAX_ATTEMPTS && said.starts_with("I could not answer this message");
             assert!(*said == text(n).to_uppercase() || gave_up, "{}: {said}: {record:?}", text(n));
             places.push(*place);
         }

@@ -107,8 +107,7 @@ impl Task {
         }
         let bodies: Vec<&Value> = asked.values().skip(1).collect();
         for pair in bodies.windows(2) {
-            let (Some(before), Some(after)) =
-                (pair[0]["messages"].as_array(), pair[1]["messages"].as_array())
+            let (Some(before), Some(after)) = (pair[0]["messages"].as_array(), pair[1]["messages"].as_array())
             else {
                 panic!("{what}: no messages")
             };
