@@ -67,7 +67,7 @@ pub struct Stored {
     read: Option<StateMark>,
     messages: Vec<StoredMessage>,
     history_read: Option<HistoryMark>,
-    /// The first row of its conversation's line.
+    /// The floor of its conversation, and the first run in its line.
     pub(crate) line: Vec<Row>,
     /// Whether the relays are to be asked for the state though it is fresh.
     is_outdated: bool,
@@ -141,7 +141,8 @@ pub async fn stored(app: &App, trigger: &Trigger) -> Result<Stored, Error> {
             None => Ok(Counters::default()),
         }
     };
-    let (rows, messages, line, counters) = tokio::join!(app.store.list(&state), messages, line, counters);
+    // The line first: whoever has the floor then may save a reply before the conversation is read, never after unseen.
+    let (line, rows, messages, counters) = tokio::join!(line, app.store.list(&state), messages, counters);
     let (rows, messages) = (rows?, messages?);
     let mut stored = Stored { line: line?, counters: counters?, ..Stored::default() };
     rows.iter().for_each(|row| stored.add_state(row));

@@ -176,6 +176,10 @@ async fn claim_and_answer(
         let given = claim.give_way(app).await;
         return (given.map(|()| Outcome::Busy { run, waits_for: None }), Next::Line);
     }
+    let stored = match stored {
+        Ok(read) if claim.succeeds_another(&read.line) => load::stored(app, trigger).await,
+        stored => stored,
+    };
     claim.record.note_step("claim", watch.lap_ms());
     // On the heap: what a run awaits nests deep, and all of it would lie in the futures of every door.
     let answer = Box::pin(async { answer(app, trigger, stored?, &mut claim, deadline, watch).await });

@@ -22,12 +22,14 @@ pub struct Claim {
     told: Vec<Key>,
     /// The version of its conversation's floor, where this claim took it.
     floor: Option<u64>,
+    /// Whether another run had the floor while this one was claimed.
+    met_holder: bool,
     others_wait: bool,
 }
 
 impl Claim {
     fn new(record: RunRecord, version: u64, floor: Option<u64>) -> Self {
-        Self { record, version, told: Vec::new(), floor, others_wait: false }
+        Self { record, version, told: Vec::new(), floor, met_holder: false, others_wait: false }
     }
 }
 
@@ -78,6 +80,7 @@ pub async fn claim(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<
         };
         if key != bid.key() {
             bid.holder = bid.look_at_the_floor(app, key, current).await?;
+            bid.met_holder = true;
             continue;
         }
         let Some(row) = current else { return Err(Error::TakenOver) };
@@ -104,13 +107,14 @@ struct Bid {
     found: Option<(RunRecord, u64)>,
     /// The run that has the floor.
     holder: Option<Holder>,
+    met_holder: bool,
 }
 
 impl Bid {
     fn new(app: &App, trigger: &Trigger, lease_until_ms: u64) -> Result<Self, Error> {
         let due_at = Some(lease_until_ms / 1000 + 1);
         let ours = RunRecord { attempt: 1, lease_until_ms, due_at, ..RunRecord::waiting(app, trigger)? };
-        Ok(Self { ours, found: None, holder: None })
+        Ok(Self { ours, found: None, holder: None, met_holder: false })
     }
 
     fn key(&self) -> Key {
@@ -178,7 +182,10 @@ impl Bid {
         let is_behind = self.ahead().is_some();
         match self.holder {
             Some(holder) if is_behind => Claimed::Waits { run: record.run_id, behind: holder.record },
-            _ => Claimed::Ours(Claim::new(record, written_version(expect), floor)),
+            _ => {
+                let claim = Claim::new(record, written_version(expect), floor);
+                Claimed::Ours(Claim { met_holder: self.met_holder, ..claim })
+            }
         }
     }
 }
@@ -256,6 +263,12 @@ impl Claim {
     /// Whether it was given the floor of its conversation just now, and not in an earlier attempt.
     pub(crate) fn took_floor(&self) -> bool {
         self.floor.is_some()
+    }
+
+    /// Whether another run had the floor until now, by the rows of [`line::first_in_line`] or by what the claim met: then what was
+    /// read beside the claim may lack the reply of that one.
+    pub(crate) fn succeeds_another(&self, rows: &[Row]) -> bool {
+        self.took_floor() && (self.met_holder || line::shows_another(&self.record, rows))
     }
 
     /// Leaves the floor to those that stand in the line before it: it was not begun.

@@ -156,10 +156,10 @@ async fn read_one(app: &App, key: Key) -> Result<Option<Row>, Error> {
     Ok(app.store.read(&[key]).await?.into_iter().flatten().next())
 }
 
-/// What to list for [`is_preceded`].
+/// What to list for [`is_preceded`] and [`shows_another`]: the floor and the first that waits.
 #[must_use]
 pub(crate) fn first_in_line(peer: &PublicKey) -> Range {
-    Range { limit: Some(1), ..Range::whole(keys::line_partition(peer)) }
+    Range { limit: Some(2), ..Range::whole(keys::line_partition(peer)) }
 }
 
 /// Whether a message that was written before this run's waits in the line, by the rows of [`first_in_line`].
@@ -167,6 +167,12 @@ pub(crate) fn first_in_line(peer: &PublicKey) -> Range {
 pub(crate) fn is_preceded(record: &RunRecord, rows: &[Row]) -> bool {
     let Some(peer) = record.conversation else { return false };
     rows.iter().any(|row| keys::line_place(&row.key).is_some() && row.key < in_line(record, &peer))
+}
+
+/// Whether another run than this has the floor, by the same rows.
+pub(super) fn shows_another(record: &RunRecord, rows: &[Row]) -> bool {
+    let mut floors = rows.iter().filter(|row| row.key.sort == keys::FLOOR);
+    floors.any(|row| read_clear::<FloorRow>(row).is_ok_and(|floor| floor.run != record.run_id))
 }
 
 /// The runs that wait in the line of a conversation and that nobody has, in order. A message that is dated ahead waits for

@@ -23,7 +23,7 @@
 //! | `DM#<peer>` | `~EVENT#<kind>` | what a guest published of itself: profile and relay lists, as published |
 //! | `GUESTS` | `<day>#<peer or ALL>` | how many messages of guests were worked in each hour of that day (UTC) |
 //! | `LINE#<peer>` | `<time written>#<run id>` | a run of a conversation that waits for its turn; see `record/line.rs` |
-//! | `LINE#<peer>` | `~FLOOR` | the run of that conversation that has the floor |
+//! | `LINE#<peer>` | `#FLOOR` | the run of that conversation that has the floor |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
 //! | `DUE` | `mail#<time>#<run id>` | a run that is over, of which something is to be sent again; see [`crate::outbox`] |
 //! | `RUNS` | `<time>#<run id>` | a run, by when its trigger was first seen |
@@ -357,11 +357,14 @@ pub fn line_place(key: &Key) -> Option<(Timestamp, &str)> {
     Some((Timestamp::from(at.parse::<u64>().ok()?), run_id))
 }
 
-/// Which run has the floor of a conversation. Sorts behind all that wait.
+/// Which run has the floor of a conversation.
 #[must_use]
 pub fn floor(peer: &PublicKey) -> Key {
-    Key::new(line_partition(peer), "~FLOOR")
+    Key::new(line_partition(peer), FLOOR)
 }
+
+/// Its sort key: in front of all that wait.
+pub const FLOOR: &str = "#FLOOR";
 
 /// The partition that names the runs of whose contexts there are snapshots.
 pub const CONTEXT_PARTITION: &str = "CONTEXT";
@@ -418,11 +421,11 @@ mod tests {
     }
 
     #[test]
-    fn the_line_sorts_by_the_time_written_in_front_of_the_floor() {
+    fn the_line_sorts_by_the_time_written_behind_the_floor() {
         let peer = PublicKey::from_slice(&[7; 32]).unwrap();
         let at = |secs: u64| in_line(&peer, Timestamp::from(secs), "r");
         assert_eq!(line_place(&at(1_803_902_400)), Some((Timestamp::from(1_803_902_400), "r")));
-        assert!(at(999_999_999) < at(1_803_902_400) && at(u64::MAX) < floor(&peer));
+        assert!(floor(&peer) < at(0) && at(999_999_999) < at(1_803_902_400));
         assert_eq!(line_place(&floor(&peer)), None);
     }
 
