@@ -236,6 +236,7 @@ async fn a_run_that_was_given_back_holds_up_the_messages_behind_it(on: On) {
         assert_eq!(answer["results"][0]["waits_for"], json!(run_of(&one)), "{answer}");
     }
     assert_eq!(agent.model.calls(), 1);
+    // Half a minute, and up to an eighth more.
     agent.clock.forward(Duration::from_secs(40));
     // A tick finds both due.
     let answer = tick(&agent.another()).await;
