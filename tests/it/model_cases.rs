@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use didactyl::app::App;
 use didactyl::llm::scripted::{Answer, Asked, Reply};
+use didactyl::outage::NOTE;
 use didactyl::record::{RunRecord, dm_trigger_id};
 use nostr::prelude::{EventBuilder, FinalizeEvent, Kind, Tag, Timestamp};
 use serde_json::{Value, json};
@@ -401,7 +402,8 @@ async fn a_signed_call_goes_back_with_its_signature_and_so_it_does_in_the_proces
     let answer = deliver_to(&process(), &agent.relay_url, &dm).await.unwrap();
     assert_eq!(outcomes(&answer), ["replied"], "{answer}");
     let replies: Vec<String> = agent.replies().await.into_iter().map(|(_, text)| text).collect();
-    assert_eq!((replies, agent.model.calls()), (vec![r#"["seal"]"#.to_owned()], 3));
+    let expected = [NOTE, r#"["seal"]"#].map(str::to_owned).to_vec();
+    assert_eq!((replies, agent.model.calls()), (expected, 3));
     let last = agent.model.requests().pop().unwrap();
     let batch = last.messages().iter().find_map(|message| message["tool_calls"].as_array()).unwrap();
     assert_eq!(batch[1].get("extra_content"), None, "what was not signed is not");

@@ -298,14 +298,13 @@ impl World {
                 record.status == Status::Dead && said.starts_with("I could not answer this message");
             assert!(*said == text(n).to_uppercase() || gave_up, "{}: {said}: {record:?}", text(n));
         }
-        let asked = self.model.asked.lock().unwrap();
+        let asked = std::mem::take(&mut *self.model.asked.lock().unwrap());
         let is = |n: usize| move |asked: &String| *asked == text(n);
         for (first, second) in &self.in_order {
             let (last, begin) = (asked.iter().rposition(is(*first)), asked.iter().position(is(*second)));
             let in_order = last.is_none() || begin.is_none() || last < begin;
             assert!(in_order, "message {second} was begun before {first} was over: {asked:?}");
         }
-        drop(asked);
         let due = self.observer.store.list(&Range::whole(keys::DUE_PARTITION)).await.unwrap();
         assert_eq!(due.len(), 0, "nothing is due any more");
     }

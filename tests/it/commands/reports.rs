@@ -22,6 +22,8 @@ fn masked(word: &str) -> String {
     let is_hex = bare.bytes().all(|byte| byte.is_ascii_hexdigit());
     let name = match bare {
         _ if bare.starts_with("ws://") => "[relay]",
+        // Of the relay's port in the context as well.
+        _ if bare.starts_with('$') => "[cost]",
         _ if bare.len() == 20 && bare.ends_with('Z') => "[time]",
         _ if is_hex && bare.len() == 8 => "[id]",
         _ => bare,
