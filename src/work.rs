@@ -168,8 +168,9 @@ async fn claim_and_answer(
         Err(error) => return (Err(error), Next::Left),
     };
     let run = claim.record.run_id.clone();
+    // Also of one that had the floor before: who gave it that may have died before it saw the line.
     if !is_its_turn
-        && claim.took_floor()
+        && claim.has_floor()
         && let Ok(stored) = &stored
         && line::is_preceded(&claim.record, &stored.line)
     {

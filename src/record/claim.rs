@@ -260,15 +260,15 @@ impl Claim {
         self.others_wait
     }
 
-    /// Whether it was given the floor of its conversation just now, and not in an earlier attempt.
-    pub(crate) fn took_floor(&self) -> bool {
-        self.floor.is_some()
+    /// Whether it has the floor of its conversation.
+    pub(crate) fn has_floor(&self) -> bool {
+        floor_of(&self.record).is_some()
     }
 
     /// Whether another run had the floor until now, by the rows of [`line::first_in_line`] or by what the claim met: then what was
     /// read beside the claim may lack the reply of that one.
     pub(crate) fn succeeds_another(&self, rows: &[Row]) -> bool {
-        self.took_floor() && (self.met_holder || line::shows_another(&self.record, rows))
+        self.floor.is_some() && (self.met_holder || line::shows_another(&self.record, rows))
     }
 
     /// Leaves the floor to those that stand in the line before it: it was not begun.
