@@ -69,7 +69,8 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
     let Some(peer) = conversation else { return outcome };
     while let Some(first) = next_in_line(app, &peer, &next, deadline).await {
         let is_mine = first.id == mine;
-        let (worked, then) = Box::pin(work_one(app, first, deadline, true)).await;
+        let is_its_turn = next == Next::Line;
+        let (worked, then) = Box::pin(work_one(app, first, deadline, is_its_turn)).await;
         // Whatever became of it, others may wait behind it whom its end does not know of.
         next = if then == Next::Nobody { Next::Line } else { then };
         if is_mine {
