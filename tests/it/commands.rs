@@ -112,7 +112,7 @@ async fn while_stopped_nothing_runs_and_what_waits_is_worked_after_the_start(on:
     let told = order(&agent, "/stop").await;
     assert!(told.contains("no run waits and no run ends its present step"), "{told}");
 
-    let (wrap, old) = (nip17(&secret(2), "by wrap"), nip04(&secret(2), "by kind 4"));
+    let (wrap, old) = (nip17_at(&secret(2), "by wrap", Timestamp::now() - 5), nip04(&secret(2), "by kind 4"));
     for _ in 0..2 {
         let answer = deliver_to(&agent.another(), &agent.relay_url, &[wrap.clone(), old.clone()]).await;
         // The second one waits for the first.
@@ -204,7 +204,9 @@ async fn cancel_ends_what_waits_in_this_conversation_and_nothing_else(on: On) {
     };
     assert_eq!(order(&agent, "/cancel").await, "Nothing of this conversation is in work or waits.");
     order(&agent, "/stop").await;
-    let mine = ["one", "two", "three"].map(|text| nip17(&secret(2), text));
+    let now = Timestamp::now();
+    let mine =
+        [(9, "one"), (6, "two"), (3, "three")].map(|(ago, text)| nip17_at(&secret(2), text, now - ago));
     let others = nip17(&secret(4), "four");
     assert_eq!(send(&mine).await, ["stopped", "busy", "busy"]);
     assert_eq!(send(std::slice::from_ref(&others)).await, ["stopped"]);
