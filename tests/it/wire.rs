@@ -233,8 +233,9 @@ async fn a_message_is_answered_once_when_any_call_is_throttled_or_lost() {
                 break;
             }
         }
-        // Claim, two reads, the model's answer, the note, the result, the reply, the record.
-        assert_eq!(dms.len(), 9, "{mishap:?}: the last had no mishap");
+        // Claim, three reads; the model's answer, the note and the result, each with a look at the flags; the reply, the
+        // record.
+        assert_eq!(dms.len(), 13, "{mishap:?}: the last had no mishap");
         check(&agent, &dms, &format!("{mishap:?}")).await;
     }
 }
@@ -246,15 +247,15 @@ async fn a_message_is_answered_at_once_although_a_call_is_throttled_lost_or_stuc
     let others = [Mishap::LostBefore, Mishap::LostAfter, Mishap::StuckBefore, Mishap::StuckAfter];
     let mut dms = Vec::new();
     for mishap in THROTTLES.map(Mishap::Throttled).into_iter().chain(others) {
-        // Claim, two reads, the reply, the record.
-        for at in 1..=5 {
+        // Claim, three reads, the reply, the record.
+        for at in 1..=6 {
             let text = format!("{mishap:?} at {at}").to_lowercase();
             let dm = nip17(&secret(2), &text);
             let wire = Wire::with(at, mishap).await;
             let app = wire.app_of_the_function(&agent).await;
             let answer = deliver_to(&app, &agent.relay_url, std::slice::from_ref(&dm)).await.unwrap();
             assert_eq!(outcomes(&answer), ["replied"], "{text}: {answer}");
-            assert!(wire.reached(6), "{text}: a call was repeated");
+            assert!(wire.reached(7), "{text}: a call was repeated");
             assert_eq!(agent.record(&dm_trigger_id(&dm_id(&dm))).await.attempt, 1, "{text}");
             dms.push((text, dm));
         }
@@ -279,8 +280,8 @@ async fn b113_a_claim_that_is_throttled_three_times_is_made_in_the_same_invocati
         let dm = nip17(&secret(2), &text);
         let answer = deliver_to(&app, &agent.relay_url, std::slice::from_ref(&dm)).await.unwrap();
         assert_eq!(outcomes(&answer), ["replied"], "{code}: {answer}");
-        // The five of any message, and the three.
-        assert!(wire.reached(8) && !wire.reached(9), "{code}");
+        // The six of any message, and the three.
+        assert!(wire.reached(9) && !wire.reached(10), "{code}");
         dms.push((text, dm));
     }
     check(&agent, &dms, "three throttles").await;
