@@ -95,7 +95,7 @@ enum Next {
 
 /// The trigger of the run whose turn it is, if there is one and time for it.
 async fn next_in_line(app: &App, peer: &PublicKey, next: &Next, deadline: Deadline) -> Option<Trigger> {
-    let has_time = deadline.left() >= MIN_TIME;
+    let has_time = deadline.left() >= MIN_TIME && deadline.has_time_for_a_step();
     let found = match next {
         Next::Nobody | Next::Left => return None,
         Next::Ahead(run) if has_time => record::stored_trigger(app, run).await.map(Some),
@@ -190,7 +190,8 @@ async fn claim_and_answer(
     let next = |otherwise| if others_wait { Next::Line } else { otherwise };
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
         Ok(()) => (Ok(Outcome::of(claim.record)), next(Next::Nobody)),
-        Err(Error::TakenOver) => (taken_over(app, claim).await, next(Next::Nobody)),
+        // It may have been cancelled: then nobody else comes to those behind it.
+        Err(Error::TakenOver) => (taken_over(app, claim).await, Next::Line),
         Err(Error::Stopped) => {
             claim.put_off(app).await;
             (Ok(Outcome::Stopped { run }), next(Next::Left))
@@ -266,6 +267,10 @@ async fn give_back(app: &App, mut claim: Claim, error: Error) -> Worked {
     };
     let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(claim.record.looks().saturating_sub(1)));
     let mut delay = if is_reply { publish::delay(&claim.record.deliveries) } else { doubled.min(longest) };
+    if matches!(error, Error::Newer(_)) {
+        // Nothing was tried: it is a newer binary's.
+        claim.record.attempt = claim.record.attempt.saturating_sub(1);
+    }
     if is_outage(&error) {
         claim.record.attempt = claim.record.attempt.saturating_sub(1);
         delay = outage::delay(&claim.record, app.clock.now_ms());
