@@ -22,10 +22,10 @@ pub(crate) use self::cancel::{cancel_writes, note_work};
 pub use self::claim::{Claim, Claimed, claim};
 pub use self::dead::{dead, retry};
 pub use self::delivery::Delivery;
+use self::due::due_key;
 pub use self::due::{Due, due, first_due, held};
 pub(crate) use self::due::{MAX_DUE, due_after, due_if_not_begun};
-use self::due::{due_key, due_rows};
-pub(crate) use self::index::Unfinished;
+pub(crate) use self::index::{MIN_PREFIX, Unfinished};
 pub use self::index::{Named, named, recent, unfinished};
 pub use self::run::{Attempt, Outage, RunRecord, Status};
 use crate::app::App;
@@ -187,11 +187,26 @@ fn put_run(
     floor: Expect,
 ) -> Result<Vec<Write>, Error> {
     let mut writes = vec![put_record(record, expect)?];
-    writes.extend(due_rows(record, before.and_then(due_key))?);
+    writes.extend(move_pointer(record, before, due_key)?);
     writes.extend(line::place_rows(record, before, floor)?);
-    writes.extend(outbox::mail_rows(record, before)?);
-    writes.extend(dead::dead_rows(record, before)?);
+    writes.extend(move_pointer(record, before, outbox::mail_key)?);
+    writes.extend(move_pointer(record, before, dead::dead_key)?);
     Ok(writes)
+}
+
+/// A row whose place `place` tells moves from where it lay `before` to where the record says now.
+fn move_pointer(
+    record: &RunRecord,
+    before: Option<&RunRecord>,
+    place: fn(&RunRecord) -> Option<Key>,
+) -> Result<Vec<Write>, Error> {
+    let (before, now) = (before.and_then(place), place(record));
+    if before == now {
+        return Ok(Vec::new());
+    }
+    let gone = before.map(|key| Write::delete(key, Expect::Anything));
+    let here = now.map(|key| pointer(key, record)).transpose()?;
+    Ok(gone.into_iter().chain(here).collect())
 }
 
 fn put_record(record: &RunRecord, expect: Expect) -> Result<Write, Error> {

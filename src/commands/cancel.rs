@@ -3,15 +3,12 @@
 use super::reports::count;
 use super::{Effect, Order};
 use crate::error::Error;
-use crate::record::{RunRecord, Status, Unfinished, cancel_writes, unfinished};
+use crate::record::{MIN_PREFIX, RunRecord, Status, Unfinished, cancel_writes, unfinished};
 use crate::store::keys;
 use crate::trigger::{Source, Trigger};
 
-/// The most runs that one command ends: two writes each, in one call with the answer.
+/// The most runs that one command ends: three writes each, in one call with the answer.
 const MAX_CANCELLED: usize = 30;
-
-/// The shortest beginning of an id.
-const MIN_PREFIX: usize = 4;
 
 /// Of a run whose reply is signed: it may lie on a relay by now.
 const TOO_LATE: &str = "Its answer is on its way: it can no longer be cancelled.";

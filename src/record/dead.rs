@@ -2,24 +2,14 @@
 //! row in a partition of its own, written together with its record.
 
 use super::index::records;
-use super::{RunRecord, Status, pointer, put_run, read_clear};
+use super::{RunRecord, Status, put_run, read_clear};
 use crate::app::App;
 use crate::error::Error;
 use crate::store::{Expect, Key, Range, Write, keys};
 
-fn dead_key(record: &RunRecord) -> Option<Key> {
+/// Where the row lies of a run that is one.
+pub(super) fn dead_key(record: &RunRecord) -> Option<Key> {
     (record.status == Status::Dead).then(|| keys::dead(record.arrived_at.as_secs(), &record.run_id))
-}
-
-/// The row of a run that is one, or that was one `before`.
-pub(super) fn dead_rows(record: &RunRecord, before: Option<&RunRecord>) -> Result<Vec<Write>, Error> {
-    let (before, now) = (before.and_then(dead_key), dead_key(record));
-    if before == now {
-        return Ok(Vec::new());
-    }
-    let gone = before.map(|key| Write::delete(key, Expect::Anything));
-    let here = now.map(|key| pointer(key, record)).transpose()?;
-    Ok(gone.into_iter().chain(here).collect())
 }
 
 /// The newest dead letters, the last first.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{RunRecord, Status, pointer, put_run, read_clear};
+use super::{RunRecord, Status, put_run, read_clear};
 use crate::app::App;
 use crate::clock::Deadline;
 use crate::error::Error;
@@ -16,17 +16,6 @@ use crate::trigger::{Tier, Trigger};
 pub(super) fn due_key(record: &RunRecord) -> Option<Key> {
     let (at, run) = (record.due_at?, &record.run_id);
     Some(if record.held { keys::held(record.tier == Tier::Admin, at, run) } else { keys::due(at, run) })
-}
-
-/// The run's row moves from where it lay `before` to where the record says now.
-pub(super) fn due_rows(record: &RunRecord, before: Option<Key>) -> Result<Vec<Write>, Error> {
-    let now = due_key(record);
-    if before == now {
-        return Ok(Vec::new());
-    }
-    let gone = before.map(|key| Write::delete(key, Expect::Anything));
-    let here = now.map(|key| pointer(key, record));
-    Ok(gone.into_iter().chain(here.transpose()?).collect())
 }
 
 /// A due row and what is known of its run.

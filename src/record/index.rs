@@ -13,7 +13,7 @@ use crate::store::{Key, Range, Row, keys};
 const MAX_LOOKED_AT: usize = 1000;
 
 /// The shortest beginning of an id that names a run.
-const MIN_PREFIX: usize = 4;
+pub(crate) const MIN_PREFIX: usize = 4;
 
 /// A run as found.
 #[derive(Debug)]

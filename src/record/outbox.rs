@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 use nostr::prelude::{Event, EventId, Timestamp};
 
-use super::pointer;
 use super::{Delivery, RunRecord, earlier, put_run, read_clear};
 use crate::app::App;
 use crate::error::Error;
@@ -16,21 +15,10 @@ use crate::store::{Expect, Key, Range, Row, Write, keys, write_or_leave};
 const MAX_MAILS: usize = 50;
 
 /// Where a run's row lies; `None` where nothing is to be sent again, or by the run itself.
-fn mail_key(record: &RunRecord) -> Option<Key> {
+pub(super) fn mail_key(record: &RunRecord) -> Option<Key> {
     let is_over = record.status.is_final();
     let at = record.deliveries.iter().filter(|_| is_over).filter_map(|delivery| delivery.next_try).min()?;
     Some(keys::mail(at, &record.run_id))
-}
-
-/// The run's row moves from where it lay `before` to where the record says now.
-pub(super) fn mail_rows(record: &RunRecord, before: Option<&RunRecord>) -> Result<Vec<Write>, Error> {
-    let (before, now) = (before.and_then(mail_key), mail_key(record));
-    if before == now {
-        return Ok(Vec::new());
-    }
-    let gone = before.map(|key| Write::delete(key, Expect::Anything));
-    let here = now.map(|key| pointer(key, record)).transpose()?;
-    Ok(gone.into_iter().chain(here).collect())
 }
 
 /// A run that is over, and what of it is sent.
