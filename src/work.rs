@@ -136,8 +136,8 @@ async fn next_in_line(app: &App, peer: &PublicKey, next: &Next, deadline: Deadli
     let found = match next {
         Next::Nobody | Next::Left => return None,
         Next::Ahead(run) if has_time => record::stored_trigger(app, run).await.map(Some),
+        Next::Line if has_time => line::first_waiting(app, peer).await.map(|due| due.map(|due| due.trigger)),
         Next::Ahead(_) | Next::Line => match line::waiting(app, peer).await {
-            Ok(waiting) if has_time => Ok(waiting.into_iter().next().map(|due| due.trigger)),
             Ok(waiting) => {
                 pass_on(app, waiting).await;
                 Ok(None)
