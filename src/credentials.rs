@@ -1,4 +1,4 @@
-//! The secrets that may change while the process lives: providers' keys and the HTTP API's tokens.
+//! The secrets that may change while the process lives: providers' keys, the HTTP API's tokens, and those of webhooks.
 //!
 //! Where they lie in SSM parameters, they are read again after ten minutes and when a provider refuses its key. All
 //! else of the configuration, the agent's key above all, stays as it was at the cold start.
@@ -14,6 +14,7 @@ use crate::config::{ApiToken, Config};
 use crate::environment::Environment;
 use crate::llm::catalogue::{Model, ModelId, Providers};
 use crate::secret::{Mask, Secret};
+use crate::webhooks::{Hook, Webhooks};
 
 /// How long what was read is believed.
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
@@ -21,7 +22,7 @@ const MAX_AGE: Duration = Duration::from_secs(10 * 60);
 /// How long reading again may take. The old secrets are likely to be right still, and somebody waits.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Providers' keys and API tokens, as they were last read.
+/// Providers' keys, API tokens and secrets of webhooks, as they were last read.
 #[derive(Debug)]
 pub struct Credentials {
     current: RwLock<Current>,
@@ -32,6 +33,7 @@ pub struct Credentials {
 struct Current {
     providers: Providers,
     api_tokens: Vec<ApiToken>,
+    webhooks: Webhooks,
     /// All secrets that were ever read: an older one may stand in a text still.
     secrets: Mask,
 }
@@ -58,22 +60,30 @@ impl Credentials {
         let current = Current {
             providers: config.providers.clone(),
             api_tokens: config.api_tokens.clone(),
+            webhooks: config.webhooks.clone(),
             secrets: config.secrets.clone(),
         };
         Self { current: RwLock::new(current), source }
     }
 
-    /// These, for as long as the process lives.
+    /// These, for as long as the process lives; no webhook is open.
     #[must_use]
     pub fn fixed(providers: Providers, api_tokens: Vec<ApiToken>) -> Self {
         let secrets = Mask::new(providers.keys().cloned());
-        Self { current: RwLock::new(Current { providers, api_tokens, secrets }), source: None }
+        let webhooks = Webhooks::default();
+        Self { current: RwLock::new(Current { providers, api_tokens, webhooks, secrets }), source: None }
     }
 
     /// Who may use the HTTP API.
     #[must_use]
     pub fn api_tokens(&self) -> Vec<ApiToken> {
         self.current().api_tokens.clone()
+    }
+
+    /// The webhook of this slug, if it is open.
+    #[must_use]
+    pub fn webhook(&self, slug: &str) -> Option<Hook> {
+        self.current().webhooks.get(slug).cloned()
     }
 
     /// What is secret of them, now or earlier.
@@ -124,10 +134,10 @@ impl Credentials {
                 if config.keys.public_key() != source.agent {
                     tracing::warn!("DIDACTYL_NSEC has changed: it counts from the next cold start on");
                 }
-                let Config { providers, api_tokens, secrets, .. } = config;
+                let Config { providers, api_tokens, webhooks, secrets, .. } = config;
                 let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
                 let secrets = std::mem::take(&mut current.secrets).and(secrets);
-                *current = Current { providers, api_tokens, secrets };
+                *current = Current { providers, api_tokens, webhooks, secrets };
             }
             Ok(Err(error)) => tracing::warn!(%error, "the secrets could not be read again"),
             Err(_) => tracing::warn!("the secrets could not be read again in the time there was"),

@@ -3,21 +3,21 @@
 //!
 //! A run counts once: the counters and the word that it was counted are one conditional write.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use nostr::prelude::PublicKey;
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::counter::{Counter, HOUR_SECS, HOURS_PER_DAY};
 use crate::error::Error;
 use crate::heed::{Heed, Refusal, Usage, judge, verdict};
 use crate::history;
 use crate::load::{self, Loaded, Stored};
-use crate::record::{Claim, FORMAT, read_clear, to_json};
+use crate::record::Claim;
 use crate::state::AgentState;
-use crate::store::{Expect, Row, Write, keys};
+use crate::store::{Expect, Write, keys};
 use crate::trigger::{Tier, Trigger};
 
 /// How often a run is counted anew where others counted at the same time.
@@ -27,12 +27,6 @@ const ROUNDS: usize = 20;
 /// known.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(6 * 60 * 60);
 
-const HOURS_PER_DAY: u64 = 24;
-const HOUR_SECS: u64 = 60 * 60;
-
-/// When a day's counters may be forgotten: a day after its end.
-const KEPT_DAYS: u64 = 2;
-
 /// What guests have had today, as read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counters {
@@ -40,20 +34,6 @@ pub(crate) struct Counters {
     hour: u64,
     all: Counter,
     guests: HashMap<PublicKey, Counter>,
-}
-
-/// A day's counter and what its row must be for the next write.
-#[derive(Debug, Clone)]
-struct Counter {
-    expect: Expect,
-    hours: BTreeMap<u64, u32>,
-}
-
-/// The row.
-#[derive(Serialize, Deserialize)]
-struct CounterRow {
-    format: u32,
-    hours: BTreeMap<u64, u32>,
 }
 
 /// Whose message it is, where that is no admin as things stand.
@@ -81,9 +61,7 @@ impl Counters {
         let counter = self.guests.get(guest);
         Usage {
             guest_hour: counter.map_or(0, |counter| counter.of_hour(self.hour)),
-            guest_day: counter.map_or(0, |counter| {
-                counter.hours.values().fold(0, |sum: u32, hour| sum.saturating_add(*hour))
-            }),
+            guest_day: counter.map_or(0, Counter::of_day),
             guests_hour: self.all.of_hour(self.hour),
         }
     }
@@ -102,8 +80,7 @@ impl Counters {
     /// Counts one more message, here alone.
     pub(crate) fn add(&mut self, guest: PublicKey) {
         for counter in [&mut self.all, self.guests.entry(guest).or_default()] {
-            let hour = counter.hours.entry(self.hour).or_default();
-            *hour = hour.saturating_add(1);
+            counter.add(self.hour);
         }
     }
 
@@ -113,39 +90,10 @@ impl Counters {
         counted.add(guest);
         let of_guest = counted.guests.remove(&guest).unwrap_or_default();
         let day = self.hour / HOURS_PER_DAY;
-        let expires_at = day.saturating_add(KEPT_DAYS).saturating_mul(HOURS_PER_DAY * HOUR_SECS);
         [(None, counted.all), (Some(&guest), of_guest)]
             .into_iter()
-            .map(|(whose, counter)| {
-                let value = to_json(&CounterRow { format: FORMAT, hours: counter.hours })?;
-                Ok(Write::put(keys::guest_counter(day, whose), counter.expect, value, Some(expires_at)))
-            })
+            .map(|(whose, counter)| counter.write(keys::guest_counter(day, whose), day))
             .collect()
-    }
-}
-
-impl Counter {
-    fn read(row: Option<Row>) -> Result<Self, Error> {
-        let Some(row) = row else { return Ok(Self::default()) };
-        let CounterRow { hours, .. } = read_clear(&row)?;
-        Ok(Self { expect: Expect::Version(row.version), hours })
-    }
-
-    fn raise(&mut self, earlier: &Self, day: u64) {
-        for (hour, count) in earlier.hours.iter().filter(|(hour, _)| **hour / HOURS_PER_DAY == day) {
-            let known = self.hours.entry(*hour).or_default();
-            *known = (*known).max(*count);
-        }
-    }
-
-    fn of_hour(&self, hour: u64) -> u32 {
-        self.hours.get(&hour).copied().unwrap_or_default()
-    }
-}
-
-impl Default for Counter {
-    fn default() -> Self {
-        Self { expect: Expect::Absent, hours: BTreeMap::new() }
     }
 }
 

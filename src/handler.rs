@@ -32,6 +32,7 @@ use crate::store::{Expect, Write, write_or_leave};
 use crate::tick;
 use crate::trigger::Trigger;
 use crate::trigger::payload::{Payload, PayloadError, RelayEvents};
+use crate::webhooks;
 use crate::work::{resume, work};
 
 /// The most conversations that one invocation works at the same time.
@@ -42,6 +43,19 @@ pub(crate) const CONVERSATIONS_AT_ONCE: usize = 8;
 /// # Errors
 /// Only where handing the same payload over again can help.
 pub async fn handle(app: &App, json: &str, deadline: Deadline) -> Result<Value, Error> {
+    handle_request(app, json, deadline, None).await
+}
+
+/// The same of an invocation with this request id, which it has again when it is tried again.
+///
+/// # Errors
+/// As [`handle`].
+pub async fn handle_request(
+    app: &App,
+    json: &str,
+    deadline: Deadline,
+    request_id: Option<&str>,
+) -> Result<Value, Error> {
     let answer = match Payload::parse(json) {
         Ok(Payload::Relay(events)) => report(accept(app, events, deadline).await),
         Ok(Payload::Resume { run }) => report(vec![resume(app, &run, deadline).await]),
@@ -49,7 +63,14 @@ pub async fn handle(app: &App, json: &str, deadline: Deadline) -> Result<Value, 
         Ok(Payload::Tick { scheduled_at }) => tick::run(app, scheduled_at, deadline).await,
         Ok(Payload::FunctionUrl) => Ok(json!(http::answer(app, json, deadline).await)),
         Ok(Payload::Prompt(_)) => Ok(rejected(&PayloadError::NotBuilt("prompt"))),
-        Ok(Payload::Webhook { .. }) => Ok(rejected(&PayloadError::NotBuilt("webhook"))),
+        Ok(Payload::Webhook { webhook, id }) => {
+            let id = match (id, request_id) {
+                (Some(id), _) => id,
+                (None, Some(request)) => request.to_owned(),
+                (None, None) => app.new_owner()?,
+            };
+            report(vec![webhooks::desk::work(app, webhook, id, deadline).await])
+        }
         Err(reason) => Ok(rejected(&reason)),
     };
     app.relays.close().await;

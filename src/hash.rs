@@ -15,3 +15,16 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 pub(crate) fn is_lower_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
+
+/// The 32 bytes that 64 hex digits of either case spell.
+pub(crate) fn unhex32(text: &str) -> Option<[u8; 32]> {
+    // The number parser below would take a sign for a digit.
+    if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut out = [0; 32];
+    for (byte, pair) in out.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(out)
+}

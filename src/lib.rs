@@ -30,6 +30,7 @@ pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod context;
+mod counter;
 pub mod credentials;
 pub mod dm;
 pub mod environment;
@@ -70,6 +71,7 @@ pub mod tools;
 pub mod trigger;
 pub mod versions;
 mod warnings;
+pub mod webhooks;
 pub mod work;
 
 /// Makes ring the process's TLS provider: the first thing a binary does. A second call changes nothing.

@@ -46,7 +46,7 @@ async fn start() -> Result<App, Box<dyn std::error::Error>> {
 async fn invoke(app: &App, event: LambdaEvent<Raw>) -> Result<Value, Diagnostic> {
     let deadline = Deadline::from_unix_ms(event.context.deadline, app.clock.now_ms());
     app.credentials.refresh().await;
-    handler::handle(app, event.payload.0.get(), deadline)
+    handler::handle_request(app, event.payload.0.get(), deadline, Some(&event.context.request_id))
         .await
         .map_err(|error| Diagnostic { error_type: "Retry".to_owned(), error_message: error.to_string() })
 }

@@ -20,6 +20,7 @@ use crate::aws;
 use crate::heed::Senders;
 use crate::llm::catalogue::{Chain, Custom, Providers};
 use crate::secret::{Mask, Secret};
+use crate::webhooks::{Limits, Webhooks};
 
 /// The checked configuration.
 #[derive(Debug, Clone)]
@@ -40,6 +41,10 @@ pub struct Config {
     pub agent_name: Option<String>,
     /// Who may use the HTTP API (`DIDACTYL_API_TOKEN`), at the cold start; [`crate::credentials`] knows who may now.
     pub api_tokens: Vec<ApiToken>,
+    /// The webhooks that are open (`DIDACTYL_WEBHOOK_SECRETS`), at the cold start, as [`Config::api_tokens`].
+    pub webhooks: Webhooks,
+    /// How many requests each of them takes (`DIDACTYL_WEBHOOK_PER_HOUR`, `DIDACTYL_WEBHOOK_PER_DAY`).
+    pub webhook_limits: Limits,
     /// The URL of the SQS queue that takes unfinished runs (`DIDACTYL_QUEUE_URL`).
     pub queue_url: Option<String>,
     /// The log filter (`DIDACTYL_LOG`).
@@ -144,6 +149,10 @@ const DEFAULT_MAX_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 const DEFAULT_GUEST_PER_HOUR: &str = "10";
 /// Where no `DIDACTYL_GUESTS_PER_HOUR` is set.
 const DEFAULT_GUESTS_PER_HOUR: &str = "60";
+/// Where no `DIDACTYL_WEBHOOK_PER_HOUR` is set.
+const DEFAULT_WEBHOOK_PER_HOUR: u32 = 60;
+/// Where no `DIDACTYL_WEBHOOK_PER_DAY` is set.
+const DEFAULT_WEBHOOK_PER_DAY: u32 = 500;
 /// Where no `DIDACTYL_MAX_TURNS` is set.
 const DEFAULT_MAX_TURNS: &str = "16";
 
@@ -167,6 +176,8 @@ impl Config {
         });
         let agent_name = reader.get("DIDACTYL_AGENT_NAME").map(|name| name.trim().to_owned());
         let api_tokens = reader.or_default("DIDACTYL_API_TOKEN", "", parse::tokens);
+        let webhooks = reader.or_default("DIDACTYL_WEBHOOK_SECRETS", "{}", Webhooks::parse);
+        let webhook_limits = reader.webhook_limits();
         let queue_url = reader.optional("DIDACTYL_QUEUE_URL", aws::sqs::checked_url);
         let log = reader.or_default("DIDACTYL_LOG", "info", |filter| match EnvFilter::try_new(filter) {
             Ok(_) => Ok(filter.to_owned()),
@@ -191,20 +202,20 @@ impl Config {
                 .faults
                 .push("DIDACTYL_ADMIN names the agent's own key: it needs a key of yours".to_owned());
         }
-        match (keys, admins, relays, store, models, api_tokens, log, senders, max_turns, context_debug) {
+        match (keys, admins, relays, store, models, (api_tokens, webhooks), log, senders, max_turns, context_debug) {
             (
                 Some(keys),
                 Some(admins),
                 Some(relays),
                 Some(store),
                 Some((llm, providers)),
-                Some(api_tokens),
+                (Some(api_tokens), Some(webhooks)),
                 Some(log),
                 Some(senders),
                 Some(max_turns),
                 Some(context_debug),
             ) if reader.faults.is_empty() => Ok(Self {
-                secrets: secrets(&reader, &keys, &providers),
+                secrets: secrets(&reader, &keys, &providers, &webhooks),
                 keys,
                 admins,
                 relays,
@@ -213,6 +224,8 @@ impl Config {
                 providers,
                 agent_name,
                 api_tokens,
+                webhooks,
+                webhook_limits,
                 queue_url,
                 log,
                 max_age,
@@ -291,13 +304,22 @@ impl Reader<'_> {
         Some(Senders { lowest: lowest?, guest_per_hour: guest?, guests_per_hour: guests? })
     }
 
+    fn webhook_limits(&mut self) -> Limits {
+        let per_hour = self.optional("DIDACTYL_WEBHOOK_PER_HOUR", parse::cap);
+        let per_day = self.optional("DIDACTYL_WEBHOOK_PER_DAY", parse::cap);
+        Limits {
+            per_hour: per_hour.unwrap_or(DEFAULT_WEBHOOK_PER_HOUR),
+            per_day: per_day.unwrap_or(DEFAULT_WEBHOOK_PER_DAY),
+        }
+    }
+
     fn parsed<T>(&mut self, name: &str, parsed: Result<T, String>) -> Option<T> {
         parsed.map_err(|fault| self.faults.push(format!("{name} {fault}"))).ok()
     }
 }
 
 /// What no text for people may hold. The agent's key counts in each spelling, not only in the one that was given.
-fn secrets(reader: &Reader<'_>, keys: &Keys, providers: &Providers) -> Mask {
+fn secrets(reader: &Reader<'_>, keys: &Keys, providers: &Providers, webhooks: &Webhooks) -> Mask {
     let mut secrets = vec![keys.secret_key().to_secret_hex()];
     secrets.extend(keys.secret_key().to_bech32());
     let upper: Vec<String> = secrets.iter().map(|key| key.to_ascii_uppercase()).collect();
@@ -307,5 +329,6 @@ fn secrets(reader: &Reader<'_>, keys: &Keys, providers: &Providers) -> Mask {
     let tokens = reader.get("DIDACTYL_API_TOKEN").unwrap_or_default();
     secrets.extend(parse::token_texts(&tokens).map(str::to_owned));
     secrets.extend(["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"].iter().filter_map(|name| reader.get(name)));
-    Mask::new(secrets.into_iter().map(Secret::new).chain(providers.keys().cloned()))
+    let others = providers.keys().chain(webhooks.secrets()).cloned();
+    Mask::new(secrets.into_iter().map(Secret::new).chain(others))
 }

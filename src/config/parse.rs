@@ -7,7 +7,7 @@ use std::time::Duration;
 use nostr::prelude::{FromBech32, FromMnemonic, Keys, Nip19Profile, PublicKey, RelayUrl};
 
 use super::{ApiToken, Scope, StoreChoice};
-use crate::hash::sha256;
+use crate::hash::{sha256, unhex32};
 use crate::llm::catalogue::{Chain, Custom, Providers};
 use crate::relay::address;
 use crate::trigger::Tier;
@@ -153,6 +153,12 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     text.to_ascii_lowercase().parse().map_err(|_| "is neither true nor false".to_owned())
 }
 
+/// How often an hour or a day.
+pub(super) fn cap(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (0..=1_000_000).contains(number));
+    number.ok_or_else(|| "is not a whole number from 0 to 1000000".to_owned())
+}
+
 pub(super) fn turns(text: &str) -> Result<u32, String> {
     let turns = text.parse().ok().filter(|turns| (1..=1000).contains(turns));
     turns.ok_or_else(|| "is not a whole number from 1 to 1000".to_owned())
@@ -211,16 +217,4 @@ fn token(entry: &str) -> Result<ApiToken, String> {
 
 fn list(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty())
-}
-
-fn unhex32(text: &str) -> Option<[u8; 32]> {
-    // The number parser below would take a sign for a digit.
-    if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut out = [0; 32];
-    for (byte, pair) in out.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(out)
 }

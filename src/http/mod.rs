@@ -6,8 +6,10 @@
 mod auth;
 mod prompt;
 mod request;
+mod webhook;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -31,6 +33,8 @@ pub struct Answer {
     body: String,
     is_base64_encoded: bool,
     cookies: Vec<String>,
+    #[serde(skip)]
+    left: Option<String>,
 }
 
 impl Answer {
@@ -51,9 +55,20 @@ impl Answer {
         &self.body
     }
 
+    /// The id of a run that is stored and due, and that nobody was asked to work: whoever can go on behind the answer works
+    /// it, else the next tick does.
+    #[must_use]
+    pub fn left(&self) -> Option<&str> {
+        self.left.as_deref()
+    }
+
+    fn leaving(self, run: String) -> Self {
+        Self { left: Some(run), ..self }
+    }
+
     fn new(status_code: u16, body: &Value) -> Self {
         let headers = BTreeMap::from([("content-type", "application/json".to_owned())]);
-        Self { status_code, headers, body: body.to_string(), is_base64_encoded: false, cookies: Vec::new() }
+        Self { status_code, headers, body: body.to_string(), is_base64_encoded: false, cookies: Vec::new(), left: None }
     }
 
     pub(crate) fn error(status_code: u16, error: impl std::fmt::Display) -> Self {
@@ -64,6 +79,11 @@ impl Answer {
         self.headers.insert(name, value.into());
         self
     }
+
+    /// When the same request may be tried again, in whole seconds.
+    fn with_retry_after(self, wait: Duration) -> Self {
+        self.with_header("retry-after", wait.as_secs().to_string())
+    }
 }
 
 /// A route: its method, its path, and what it does.
@@ -73,10 +93,12 @@ struct Route {
     door: Door,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Door {
     Health,
     Bridge,
+    /// Of this slug.
+    Webhook(String),
     /// Of design §9, and not served by this version.
     NotBuilt,
 }
@@ -101,9 +123,17 @@ const ROUTES: [Route; 11] = [
 /// Why it starts nothing.
 pub fn starts(payload: &str) -> Result<Payload, String> {
     let request = Request::read(payload)?;
-    match (request.method.as_str(), request.path.trim_end_matches('/')) {
-        ("POST", "/bridge") => read_events(&request).map(Payload::Relay),
-        ("POST", prompt::PATH) => prompt::read(&request).map(Payload::Prompt),
+    let segments = request.segments()?;
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    match (request.method.as_str(), segments.as_slice()) {
+        ("POST", ["bridge"]) => read_events(&request).map(Payload::Relay),
+        ("POST", ["webhook", slug]) => match webhook::read(&request, slug) {
+            Ok(webhook) => Ok(Payload::Webhook { webhook, id: None }),
+            Err(answer) => Err(answer.body),
+        },
+        ("POST", path) if prompt::PATH.split('/').skip(1).eq(path.iter().copied()) => {
+            prompt::read(&request).map(Payload::Prompt)
+        }
         _ => Err("this request starts no run that can be shown".to_owned()),
     }
 }
@@ -121,6 +151,7 @@ pub async fn answer(app: &App, payload: &str, deadline: Deadline) -> Answer {
             Ok(()) => bridge(app, &request, deadline).await,
             Err(refusal) => refusal,
         },
+        Ok(Door::Webhook(slug)) => webhook::answer(app, &request, &slug).await,
         Err(answer) => answer,
     };
     tracing::info!(method = %request.method, status = answer.status_code, "an HTTP request was answered");
@@ -128,16 +159,20 @@ pub async fn answer(app: &App, payload: &str, deadline: Deadline) -> Answer {
 }
 
 fn find(request: &Request) -> Result<Door, Answer> {
-    let path = request.path.trim_end_matches('/');
-    if path.strip_prefix("/webhook/").is_some_and(|slug| !slug.is_empty() && !slug.contains('/'))
-        || path.strip_prefix("/api/runs/").is_some_and(|run| !run.is_empty() && !run.contains('/'))
-    {
-        return Ok(Door::NotBuilt);
-    }
+    let segments = request.segments().map_err(|reason| Answer::error(400, reason))?;
     let mut allowed = Vec::new();
-    for route in ROUTES.iter().filter(|route| route.path == path) {
+    match segments.as_slice() {
+        [door, slug] if door == "webhook" && request.method == "POST" => return Ok(Door::Webhook(slug.clone())),
+        [door, _] if door == "webhook" => allowed.push("POST"),
+        [api, runs, _] if api == "api" && runs == "runs" => return Ok(Door::NotBuilt),
+        _ => {}
+    }
+    for route in &ROUTES {
+        if !route.path.split('/').skip(1).eq(segments.iter().map(String::as_str)) {
+            continue;
+        }
         if route.method == request.method {
-            return Ok(route.door);
+            return Ok(route.door.clone());
         }
         allowed.push(route.method);
     }

@@ -23,6 +23,8 @@
 //! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
 //! | `DM#<peer>` | `~EVENT#<kind>` | what a guest published of itself: profile and relay lists, as published |
 //! | `GUESTS` | `<day>#<peer or ALL>` | how many messages of guests were worked in each hour of that day (UTC) |
+//! | `HOOKS` | `COUNT#<day>#<slug>` | how many requests to a webhook were taken in each hour of that day (UTC) |
+//! | `HOOKS` | `CLAIM#<mark>#<slug>` | that a request to a webhook was taken, and its run; see [`crate::webhooks`] |
 //! | `LINE#<peer>` | `<time written>#<run id>` | a run of a conversation that waits for its turn; see `record/line.rs` |
 //! | `LINE#<peer>` | `#FLOOR` | the run of that conversation that has the floor |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
@@ -37,7 +39,7 @@
 //! | `CONTEXT` | `<begin>#<run id>` | that there are snapshots of a run's context |
 //! | `CONTEXT#<run id>` | `<time>#<name>#<part>` | a part of a snapshot, sealed |
 //!
-//! Sort keys that carry a d tag end with it, so whatever it holds it cannot look like another key.
+//! Sort keys that carry a d tag or a slug end with it, so whatever it holds it cannot look like another key.
 
 use nostr::prelude::{Event, EventId, Kind, PublicKey, Timestamp};
 
@@ -350,6 +352,20 @@ pub fn guest_counter(day: u64, guest: Option<&PublicKey>) -> Key {
     let whose = guest.map_or_else(|| "ALL".to_owned(), PublicKey::to_hex);
     Key::new("GUESTS", format!("{day:06}#{whose}"))
 }
+
+/// The counter of a day (days since 1970, UTC) of a webhook.
+#[must_use]
+pub fn webhook_counter(day: u64, slug: &str) -> Key {
+    Key::new(HOOKS_PARTITION, format!("COUNT#{day:06}#{slug}"))
+}
+
+/// What no second request to a webhook may have; `mark` is hex.
+#[must_use]
+pub fn webhook_claim(slug: &str, mark: &str) -> Key {
+    Key::new(HOOKS_PARTITION, format!("CLAIM#{mark}#{slug}"))
+}
+
+const HOOKS_PARTITION: &str = "HOOKS";
 
 /// The partition of the line of a conversation.
 #[must_use]

@@ -363,7 +363,7 @@ mod tests {
         );
         let slug = "the webhook payload cannot be read: `slug` must be the webhook's name";
         assert_eq!(read(r#"{"type":"webhook","slug":7}"#), Err(slug.to_owned()));
-        assert_eq!(read(r#"{"type":"webhook","slug":"a/b"}"#), Err(slug.to_owned()));
+        assert_eq!(read(r#"{"type":"webhook","slug":"a:b"}"#), Err(slug.to_owned()));
     }
 
     #[test]

@@ -9,6 +9,12 @@ use serde_json::value::RawValue;
 
 use super::MAX_TEXT_BYTES;
 
+/// The longest body that a request may have, in bytes.
+pub const MAX_BODY_BYTES: usize = 256 * 1024;
+
+/// The longest type of a body that is kept, in bytes.
+const MAX_TYPE_BYTES: usize = 128;
+
 /// The longest name of a webhook, in bytes.
 const MAX_SLUG_BYTES: usize = 128;
 
@@ -30,16 +36,26 @@ pub enum Body {
     /// Valid JSON without white space between its parts; kept as text, so that numbers, repeated keys and any depth stay as
     /// they were sent.
     Json(String),
-    /// Anything else.
+    /// Anything else; also JSON that is longer than a trigger's text may be, which is cut.
     Text(String),
 }
 
 /// A body that is not taken; the door answers 413.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the body has more than {MAX_TEXT_BYTES} bytes: send less at once")]
+#[error("the body has more than {MAX_BODY_BYTES} bytes: send less at once")]
 pub struct BodyTooLarge;
 
 impl Webhook {
+    /// A request as it came. `content_type` is the header as sent.
+    ///
+    /// # Errors
+    /// [`BodyTooLarge`].
+    pub fn read(slug: &str, content_type: &str, body: &[u8]) -> Result<Self, BodyTooLarge> {
+        let said = Some(media_type(content_type)).filter(|said| said.len() <= MAX_TYPE_BYTES);
+        let body = Body::decode(content_type, body)?;
+        Ok(Self { slug: slug.to_owned(), content_type: said.unwrap_or_default(), body })
+    }
+
     /// A request as a payload has it, its body as JSON text: a string there is the body as it was sent, anything else is a
     /// JSON body.
     ///
@@ -59,10 +75,10 @@ impl Webhook {
         let body = match sent {
             // Characters already, whatever charset its sender used.
             Some(text) => Body::decode(&content_type, text.as_bytes()),
-            None if body.len() > MAX_TEXT_BYTES => Err(BodyTooLarge),
-            None => Ok(compact(&body).map_or(Body::Text(body), Body::Json)),
+            None if body.len() > MAX_BODY_BYTES => Err(BodyTooLarge),
+            None => Ok(Body::json_or_text(compact(&body), body)),
         };
-        let body = body.map_err(|_| "`body` has more than 131072 bytes: send less at once")?;
+        let body = body.map_err(|_| "`body` has more than 262144 bytes: send less at once")?;
         Ok(Self { slug, content_type, body })
     }
 
@@ -89,25 +105,50 @@ impl Body {
     /// # Errors
     /// [`BodyTooLarge`].
     pub fn decode(content_type: &str, bytes: &[u8]) -> Result<Self, BodyTooLarge> {
-        if bytes.len() > MAX_TEXT_BYTES {
+        if bytes.len() > MAX_BODY_BYTES {
             return Err(BodyTooLarge);
         }
         let text = characters(content_type, bytes);
-        // Latin-1 and U+FFFD take more bytes than they came in.
-        if text.len() > MAX_TEXT_BYTES {
-            return Err(BodyTooLarge);
-        }
         if media_type(content_type).starts_with("text/") {
-            return Ok(Self::Text(text));
+            return Ok(Self::Text(cut(text)));
         }
-        Ok(compact(&without_lone_surrogates(&text)).map_or(Self::Text(text), Self::Json))
+        Ok(Self::json_or_text(compact(&without_lone_surrogates(&text)), text))
+    }
+
+    /// `json`, if it is that and no longer than a trigger's text may be, else the `text`.
+    fn json_or_text(json: Option<String>, text: String) -> Self {
+        match json.filter(|json| json.len() <= MAX_TEXT_BYTES) {
+            Some(json) => Self::Json(json),
+            None => Self::Text(cut(text)),
+        }
     }
 }
 
-/// Whether a text can be a webhook's name: one segment of a path.
+/// A text of which no more is left than a trigger's text may be, and than a row holds in JSON's spelling; it then says so.
+fn cut(mut text: String) -> String {
+    let mut spelled = 0_usize;
+    let too_long = text.char_indices().find(|(at, c)| {
+        let len = match c {
+            '\x00'..='\x1f' => 6,
+            '"' | '\\' => 2,
+            c => c.len_utf8(),
+        };
+        spelled = spelled.saturating_add(len);
+        at + c.len_utf8() > MAX_TEXT_BYTES || spelled > 2 * MAX_TEXT_BYTES
+    });
+    if let Some((at, _)) = too_long {
+        let note = format!("\n[cut: the body has {} bytes]", text.len());
+        text.truncate(at);
+        text.push_str(&note);
+    }
+    text
+}
+
+/// Whether a text can be a webhook's name: what one segment of a path can say. A colon would part the id of its trigger
+/// elsewhere.
 #[must_use]
 pub fn is_slug(text: &str) -> bool {
-    let is_plain = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
+    let is_plain = |c: char| !c.is_control() && !c.is_whitespace() && c != ':';
     (1..=MAX_SLUG_BYTES).contains(&text.len()) && text.chars().all(is_plain)
 }
 
@@ -223,9 +264,28 @@ mod tests {
         for (content_type, bytes, body) in table {
             assert_eq!(Body::decode(content_type, bytes), Ok(body), "{content_type} {bytes:?}");
         }
-        let large = vec![b'x'; MAX_TEXT_BYTES + 1];
-        assert_eq!(Body::decode("", &large), Err(BodyTooLarge));
-        assert_eq!(Body::decode("", &[0xff; MAX_TEXT_BYTES]), Err(BodyTooLarge));
+        assert_eq!(Body::decode("", &vec![b'x'; MAX_BODY_BYTES + 1]), Err(BodyTooLarge));
+    }
+
+    #[test]
+    fn a_body_that_is_longer_than_a_message_is_a_text_that_says_where_it_was_cut() {
+        let long = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_TEXT_BYTES));
+        let note = "\n[cut: the body has 131080 bytes]";
+        assert_eq!(
+            Body::decode("application/json", long.as_bytes()),
+            Ok(text(&(long[..MAX_TEXT_BYTES].to_owned() + note)))
+        );
+        // Within the limit once the white space is gone.
+        let wide = format!("[{}1]", " ".repeat(MAX_TEXT_BYTES));
+        assert_eq!(Body::decode("", wide.as_bytes()), Ok(json("[1]")));
+        for byte in [0, b'"', 0xff] {
+            let Ok(Body::Text(kept)) = Body::decode("text/plain", &[byte; MAX_BODY_BYTES]) else {
+                panic!("it is a text");
+            };
+            let spelled = json!(kept).to_string().len();
+            assert!(spelled < 2 * MAX_TEXT_BYTES + 100 && kept.len() < MAX_TEXT_BYTES + 100, "{byte}");
+            assert!(kept.contains("[cut: the body has "), "{byte}");
+        }
     }
 
     #[test]

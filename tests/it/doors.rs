@@ -84,8 +84,8 @@ async fn each_request_gets_its_exact_status_and_a_complete_answer() {
             "/webhook/x",
             None,
             "",
-            501,
-            json!({"success": false, "error": "this route is not built yet"}),
+            401,
+            json!({"success": false, "error": "the request is not signed as this webhook's are"}),
         ),
         (
             "GET",

@@ -62,4 +62,5 @@ mod store;
 mod tick;
 mod tokens;
 mod tool_loop;
+mod webhook;
 mod wire;

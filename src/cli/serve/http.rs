@@ -13,11 +13,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::app::App;
 use crate::clock::{DEFAULT_BUDGET, Deadline};
 use crate::http::{self, Answer};
+use crate::work;
 
 /// What Lambda lets through.
 const MAX_BODY_BYTES: usize = 6 * 1024 * 1024;
@@ -61,12 +62,25 @@ async fn answer(
         Err(refused) => return response(Answer::error(refused.status().as_u16(), refused.body_text())),
     };
     let payload = payload(&method, &uri, &headers, &body).to_string();
-    let work = tokio::spawn(async move {
+    let (tell, told) = oneshot::channel();
+    tokio::spawn(async move {
         let answer = http::answer(&app, &payload, Deadline::after(DEFAULT_BUDGET)).await;
+        let left = answer.left().map(str::to_owned);
+        // A client that hung up hears nothing.
+        let _ = tell.send(answer);
+        if let Some(run) = left {
+            go_on(&app, &run).await;
+        }
         drop(under_way);
-        answer
     });
-    response(work.await.unwrap_or_else(|_| Answer::error(500, "the work on this request failed")))
+    response(told.await.unwrap_or_else(|_| Answer::error(500, "the work on this request failed")))
+}
+
+/// Works a stored run at once, which on Lambda waits for a tick.
+async fn go_on(app: &App, run: &str) {
+    if let Err(error) = work::resume(app, run, Deadline::after(DEFAULT_BUDGET)).await {
+        tracing::warn!(run.id = %run, %error, "a run has to wait for a tick");
+    }
 }
 
 /// <https://docs.aws.amazon.com/lambda/latest/dg/urls-invocation.html#urls-payloads>
