@@ -9,7 +9,7 @@ from samtranslator.yaml_helper import yaml_parse
 # Properties that end in "Name" and name something else than the resource.
 NOT_ITS_OWN = {"MetricName"}
 # What such variables hold is a secret.
-SECRETS = ("_NSEC", "_API_KEY", "_API_TOKEN")
+SECRETS = ("_NSEC", "_API_KEY", "_API_TOKEN", "_WEBHOOK_SECRETS")
 # Whose agent it is and whom it answers is told at a deployment, not by a change of the template.
 TOLD = {
     "DIDACTYL_ADMIN",
