@@ -153,7 +153,7 @@ pub async fn send(
     for (sent, reports) in outgoing.iter().zip(&reports) {
         let event = sent.event.id;
         let Some(part) = part_of(parts, event) else { continue };
-        let sending = Sending { event, written_at: part.created_at };
+        let sending = Sending { event, written_at: part.created_at, is_public: false };
         let is_copy = part.to_peer.id != event;
         delivery::note(deliveries, sending, reports, now, |deliveries| match is_copy {
             true => delivery::is_anywhere(deliveries, event),

@@ -57,8 +57,8 @@ impl CallPublisher<'_> {
     }
 
     async fn note(&self, event: &Event, reports: &[PublishReport]) {
-        let (sent, now) =
-            (Sending { event: event.id, written_at: event.created_at }, self.driver.app.clock.now());
+        let now = self.driver.app.clock.now();
+        let sent = Sending { event: event.id, written_at: event.created_at, is_public: true };
         let mut deliveries = self.driver.deliveries.lock().await;
         delivery::note(&mut deliveries, sent, reports, now, |deliveries| {
             delivery::is_anywhere(deliveries, event.id)
