@@ -165,10 +165,7 @@ pub async fn send(
 
 /// The part that an event is, or whose copy it is.
 fn part_of(parts: &[ReplyPart], event: EventId) -> Option<&ReplyPart> {
-    let is_its = |part: &&ReplyPart| {
-        part.to_peer.id == event || part.to_self.as_ref().is_some_and(|copy| copy.id == event)
-    };
-    parts.iter().find(is_its)
+    parts.iter().find(|part| part.is_sent_as(event))
 }
 
 /// Whether any part was sent before, as far as is known.

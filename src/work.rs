@@ -403,11 +403,13 @@ async fn respond(
     }
 }
 
-/// Events of an earlier attempt that it did not live to tell of are sent again once the run is over, if not before.
+/// Of the events of an earlier attempt that did not live to tell of them: what relays said to them, as far as the journal has
+/// it, and that the others are sent again once the run is over, if not before.
 fn note_published(app: &App, loaded: &Loaded, claim: &mut Claim, journal: &Journal) {
-    let targets = load::write_targets(app, &loaded.state);
+    let (targets, deliveries) = (load::write_targets(app, &loaded.state), &mut claim.record.deliveries);
+    journal.deliveries().for_each(|heard| delivery::recall(deliveries, heard));
     for event in journal.effects() {
-        delivery::note_sending(&mut claim.record.deliveries, event.id, &targets, app.clock.now());
+        delivery::note_sending(deliveries, event.id, &targets, app.clock.now());
     }
 }
 

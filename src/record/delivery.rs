@@ -96,6 +96,19 @@ pub(crate) fn note_sending(
     }));
 }
 
+/// Takes up what an earlier attempt at the run heard of one event of a tool, where nothing is known of it.
+pub(crate) fn recall(deliveries: &mut Vec<Delivery>, heard: &[Delivery]) {
+    let is_known = |event| deliveries.iter().any(|known| known.event == event);
+    if heard.iter().all(|heard| !is_known(heard.event)) && has_room(deliveries, heard.len()) {
+        deliveries.extend_from_slice(heard);
+    }
+}
+
+/// What is known of one event.
+pub(crate) fn of_event(deliveries: &[Delivery], event: EventId) -> Vec<Delivery> {
+    deliveries.iter().filter(|known| known.event == event).cloned().collect()
+}
+
 /// Whether a tool's event may add so many entries.
 fn has_room(deliveries: &[Delivery], entries: usize) -> bool {
     deliveries.len().saturating_add(entries) <= MAX_OF_TOOLS

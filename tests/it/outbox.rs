@@ -11,6 +11,7 @@ use didactyl::record::{self, RunRecord, Status, dm_trigger_id, run_id};
 use didactyl::store::{Range, keys};
 use nostr::prelude::{Event, EventBuilder, EventId, FinalizeEvent, Keys, Kind, Tag};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::agent::{dm_id, echo, hand_over, outcomes, secret};
 use crate::faults::{Fault, MemoryQueue, Side};
@@ -363,6 +364,68 @@ async fn of_a_note_that_no_relay_took_for_three_days_the_admin_is_told_once() {
     let notices: Vec<&String> = told.iter().filter(|text| text.starts_with("I could not publish")).collect();
     assert_eq!(notices.len(), 1, "{told:?}");
     assert!(notices[0].contains(&note.to_hex()), "{told:?}");
+}
+
+/// How often the agent's own relay was sent its first event, which is the note.
+fn note_sent(harbour: &Harbour) -> usize {
+    let sent = harbour.sea.sent_to(OWN);
+    sent.iter().filter(|id| **id == sent[0]).count()
+}
+
+async fn ticks(harbour: &Harbour, count: usize) {
+    for _ in 0..count {
+        harbour.clock.forward(10 * MINUTE);
+        harbour.tick().await;
+    }
+}
+
+#[tokio::test]
+async fn a_note_that_a_relay_refused_for_good_is_not_offered_again_by_whoever_takes_the_run_over() {
+    let reached = Arc::new(Notify::new());
+    let at_second = Arc::clone(&reached);
+    let script = move |asked: &Asked| match asked.number {
+        2 => {
+            at_second.notify_one();
+            Answer::Hang
+        }
+        _ => posts(asked),
+    };
+    let harbour = harbour(&[(A, Manner::Gives(500))], script).await;
+    harbour.sea.set(1, Manner::Blocks);
+    let dm = message(&harbour, &secret(2), "post");
+    let victim = harbour.app();
+    tokio::select! {
+        biased;
+        () = reached.notified() => {}
+        answer = tick(&victim) => panic!("{answer}"),
+    }
+    ticks(&harbour, 6).await;
+    let record = find(&harbour, &dm).await;
+    assert_eq!((record.status, record.attempt, note_sent(&harbour)), (Status::Done, 2, 1));
+    let of_note = record.deliveries.iter().find(|delivery| delivery.event == harbour.sea.sent_to(OWN)[0]);
+    let of_note = of_note.map(|delivery| (delivery.tries, delivery.refused.as_deref()));
+    assert_eq!(of_note, Some((1, Some("rejected: blocked: not you"))));
+}
+
+#[tokio::test]
+async fn a_note_that_the_outbox_saw_refused_for_good_is_not_offered_again_when_its_run_is_run_again() {
+    let healed = Healed::default();
+    let ill = healed.or_refusal(posts);
+    let script = move |asked: &Asked| if asked.result().is_some() { ill(asked) } else { posts(asked) };
+    let harbour = harbour(&[(A, Manner::Gives(500))], script).await;
+    harbour.sea.set(1, Manner::Busy);
+    let dm = message(&harbour, &secret(2), "post");
+    harbour.tick().await;
+    let dead = find(&harbour, &dm).await;
+    assert_eq!((dead.status, note_sent(&harbour)), (Status::Dead, 1));
+    harbour.sea.set(1, Manner::Blocks);
+    tick_until_sent(&harbour).await;
+    assert_eq!(note_sent(&harbour), 2);
+
+    healed.heal();
+    record::retry(&harbour.app(), &dead.run_id).await.unwrap();
+    ticks(&harbour, 6).await;
+    assert_eq!((find(&harbour, &dm).await.status, note_sent(&harbour)), (Status::Done, 2));
 }
 
 /// The tick that answers, or the one that sends again, dies at any call.
