@@ -21,7 +21,7 @@ use crate::heed::Lists;
 use crate::history::{self, StoredMessage};
 use crate::kinds;
 use crate::notices::instance;
-use crate::outage::Mark;
+use crate::outage;
 use crate::publish::{distinct, own_list};
 use crate::record::{FORMAT, line, read_clear, to_json};
 use crate::relay::{Fetched, Target};
@@ -76,7 +76,7 @@ pub struct Stored {
     /// What an admin ordered for all runs.
     pub(crate) flags: Flags,
     /// The outage that the conversation waits for to end.
-    pub(crate) outage: Option<Mark>,
+    pub(crate) outage: Option<outage::Found>,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -209,7 +209,7 @@ impl Stored {
         }
         if row.key.sort.starts_with('~') {
             match row.key.sort.as_str() {
-                keys::OUTAGE_SORT => self.outage = read_clear(row).ok(),
+                keys::OUTAGE_SORT => self.outage = outage::Found::read(row),
                 _ => self.history_read = read_clear(row).ok(),
             }
             return;

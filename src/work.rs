@@ -233,8 +233,8 @@ async fn answer(
         if stored.flags.stopped_at().is_some() && !commands::passes_a_stop(app, trigger) {
             return Err(Error::Stopped);
         }
-        let mark = stored.outage.take().filter(|_| trigger.fixed_text().is_none());
-        let outage = outage::Known { mark, note };
+        let found = stored.outage.take().filter(|_| trigger.fixed_text().is_none());
+        let outage = outage::Known { found, note };
         let Some((trigger, mut loaded)) = Box::pin(admit(app, trigger, stored, claim, &past, until)).await?
         else {
             return Ok(());
