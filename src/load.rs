@@ -21,7 +21,7 @@ use crate::heed::Lists;
 use crate::history::{self, StoredMessage};
 use crate::kinds;
 use crate::notices::instance;
-use crate::outage::Mark;
+use crate::outage;
 use crate::publish::{distinct, own_list};
 use crate::record::{FORMAT, line, read_clear, to_json};
 use crate::relay::{Fetched, Target};
@@ -78,7 +78,7 @@ pub struct Stored {
     /// The message that the run answers.
     message: Option<EventId>,
     /// The outage that the conversation waits for to end.
-    pub(crate) outage: Option<Mark>,
+    pub(crate) outage: Option<outage::Found>,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -223,7 +223,7 @@ impl Stored {
         }
         if row.key.sort.starts_with('~') {
             match row.key.sort.as_str() {
-                keys::OUTAGE_SORT => self.outage = read_clear(row).ok(),
+                keys::OUTAGE_SORT => self.outage = outage::Found::read(row),
                 _ => self.history_read = read_clear(row).ok(),
             }
             return;

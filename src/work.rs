@@ -263,8 +263,8 @@ async fn answer(
         if stored.flags.stopped_at().is_some() && !commands::passes_a_stop(app, trigger) {
             return Err(Error::Stopped);
         }
-        let mark = stored.outage.take().filter(|_| trigger.fixed_text().is_none());
-        let outage = outage::Known { mark, note };
+        let found = stored.outage.take().filter(|_| trigger.fixed_text().is_none());
+        let outage = outage::Known { found, note };
         let Some((trigger, mut loaded)) = Box::pin(admit(app, trigger, stored, claim, &past, until)).await?
         else {
             return Ok(());
@@ -487,11 +487,13 @@ async fn respond(
     }
 }
 
-/// Events of an earlier attempt that it did not live to tell of are sent again once the run is over, if not before.
+/// Of the events of an earlier attempt that did not live to tell of them: what relays said to them, as far as the journal has
+/// it, and that the others are sent again once the run is over, if not before.
 fn note_published(app: &App, loaded: &Loaded, claim: &mut Claim, journal: &Journal) {
-    let targets = load::write_targets(app, &loaded.state);
+    let (targets, deliveries) = (load::write_targets(app, &loaded.state), &mut claim.record.deliveries);
+    journal.deliveries().for_each(|heard| delivery::recall(deliveries, heard));
     for event in journal.effects() {
-        delivery::note_sending(&mut claim.record.deliveries, event.id, &targets, app.clock.now());
+        delivery::note_sending(deliveries, event.id, &targets, app.clock.now());
     }
 }
 

@@ -346,17 +346,17 @@ impl Claim {
         self.save(app, record, Vec::new()).await
     }
 
-    /// Records that no relay of the recipient took the reply for too long: the run is over.
+    /// Records that no relay of the recipient took the reply for too long: the run is over. Where that was to say why there is
+    /// no answer, it is a dead letter, with both reasons.
     ///
     /// # Errors
     /// As [`Claim::finish`].
     pub(crate) async fn finish_undelivered(&mut self, app: &App, reason: &str) -> Result<(), Error> {
-        let record = RunRecord {
-            status: Status::Undelivered,
-            due_at: None,
-            reason: Some(reason.to_owned()),
-            ..self.record.clone()
+        let (status, reason) = match &self.record.reason {
+            Some(failure) => (Status::Dead, format!("{failure}; {reason}")),
+            None => (Status::Undelivered, reason.to_owned()),
         };
+        let record = RunRecord { status, due_at: None, reason: Some(reason), ..self.record.clone() };
         self.save(app, record, Vec::new()).await
     }
 
