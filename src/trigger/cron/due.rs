@@ -18,7 +18,7 @@ use super::{Schedule, normalise};
 use crate::skill::{Skill, TriggerFilter};
 
 /// The most schedules that are kept: their book is one row.
-pub const MAX_SCHEDULES: usize = 1000;
+pub const MAX_SCHEDULES: usize = 500;
 
 /// The most entries of missed instants that are kept: older ones make way.
 pub const MAX_MISSED: usize = 20;
@@ -82,7 +82,7 @@ pub fn schedules(skills: &[Skill]) -> Vec<Named> {
     let distinct = expressions.filter(|expression| known.insert(expression.clone()));
     let read =
         distinct.filter_map(|expression| Some((expression.clone(), Schedule::parse(&expression).ok()?)));
-    read.take(MAX_SCHEDULES).collect()
+    read.collect()
 }
 
 impl Book {
@@ -184,3 +184,5 @@ fn minute(at: Timestamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod year;

@@ -67,7 +67,7 @@ impl Schedule {
     /// The first instant after `at` and no later than `until`.
     #[must_use]
     pub fn next_within(&self, at: Timestamp, until: Timestamp) -> Option<Timestamp> {
-        let days = self.first_day(seconds(at)?)?..self.day_of(seconds(until)?)?.saturating_add(1);
+        let days = self.first_day(seconds(at)?)?..self.last_day(seconds(until)?)?.saturating_add(1);
         self.first_of(days, at).filter(|found| *found <= until)
     }
 
@@ -77,16 +77,23 @@ impl Schedule {
         u64::try_from(found).ok().map(Timestamp::from)
     }
 
-    /// The first day that may have an instant after `at`: a gap may carry one of the day before over midnight.
+    /// The first day that may have an instant after `at`: a clock that is about to be set back may show the day before again.
     fn first_day(&self, at: i64) -> Option<i64> {
-        Some(self.day_of(at)?.saturating_sub(1))
+        let offset = self.offset(at)?.min(self.offset(at.checked_add(DAY)?)?);
+        Some(at.saturating_add(offset).div_euclid(DAY))
+    }
+
+    /// The last day that may have an instant before `at`: the clock may have been set back since.
+    fn last_day(&self, at: i64) -> Option<i64> {
+        let offset = self.offset(at)?.max(self.offset(at.checked_sub(DAY)?)?);
+        Some(at.saturating_add(offset).div_euclid(DAY))
     }
 
     /// The last instant before `at`; `None` where the forty years before have none.
     #[must_use]
     pub fn last_before(&self, at: Timestamp) -> Option<Timestamp> {
         let at = seconds(at)?;
-        let last = self.day_of(at)?;
+        let last = self.last_day(at)?;
         let mut days = (last.saturating_sub(MAX_DAYS)..=last).rev();
         let found = days.find_map(|day| if self.names(day) { self.last_on(day, at) } else { None })?;
         u64::try_from(found).ok().map(Timestamp::from)
@@ -110,12 +117,7 @@ impl Schedule {
         Some(i64::from(self.zone.to_offset(at).seconds()))
     }
 
-    /// The day of an instant where the zone is: days since 1970.
-    fn day_of(&self, at: i64) -> Option<i64> {
-        Some(at.saturating_add(self.offset(at)?).div_euclid(DAY))
-    }
-
-    /// Whether the expression names a day.
+    /// Whether the expression names a day, counted since 1970.
     fn names(&self, day: i64) -> bool {
         let Some(date) = civil(day.saturating_mul(DAY)).map(|civil| civil.date()) else { return false };
         let number = |number: i8| u32::from(number.unsigned_abs());
