@@ -209,7 +209,18 @@ impl Config {
                 .faults
                 .push("DIDACTYL_ADMIN names the agent's own key: it needs a key of yours".to_owned());
         }
-        match (keys, admins, relays, store, models, (api_tokens, webhooks), log, senders, max_turns, context_debug) {
+        match (
+            keys,
+            admins,
+            relays,
+            store,
+            models,
+            (api_tokens, webhooks),
+            log,
+            senders,
+            max_turns,
+            context_debug,
+        ) {
             (
                 Some(keys),
                 Some(admins),

@@ -68,7 +68,14 @@ impl Answer {
 
     fn new(status_code: u16, body: &Value) -> Self {
         let headers = BTreeMap::from([("content-type", "application/json".to_owned())]);
-        Self { status_code, headers, body: body.to_string(), is_base64_encoded: false, cookies: Vec::new(), left: None }
+        Self {
+            status_code,
+            headers,
+            body: body.to_string(),
+            is_base64_encoded: false,
+            cookies: Vec::new(),
+            left: None,
+        }
     }
 
     pub(crate) fn error(status_code: u16, error: impl std::fmt::Display) -> Self {
@@ -162,7 +169,9 @@ fn find(request: &Request) -> Result<Door, Answer> {
     let segments = request.segments().map_err(|reason| Answer::error(400, reason))?;
     let mut allowed = Vec::new();
     match segments.as_slice() {
-        [door, slug] if door == "webhook" && request.method == "POST" => return Ok(Door::Webhook(slug.clone())),
+        [door, slug] if door == "webhook" && request.method == "POST" => {
+            return Ok(Door::Webhook(slug.clone()));
+        }
         [door, _] if door == "webhook" => allowed.push("POST"),
         [api, runs, _] if api == "api" && runs == "runs" => return Ok(Door::NotBuilt),
         _ => {}

@@ -56,11 +56,7 @@ pub(crate) struct Claim {
 ///
 /// # Errors
 /// Why it is not authentic: for the log. A stranger is not told.
-pub(crate) fn authenticate(
-    hook: &Hook,
-    call: &Call<'_>,
-    now: Timestamp,
-) -> Result<Delivery, &'static str> {
+pub(crate) fn authenticate(hook: &Hook, call: &Call<'_>, now: Timestamp) -> Result<Delivery, &'static str> {
     match hook.form {
         Form::Github => github(hook, call),
         Form::Stripe => stripe(hook, call, now),
@@ -162,7 +158,8 @@ fn event_id(body: &[u8]) -> Option<String> {
         id: String,
     }
     let Event { id } = serde_json::from_slice(body).ok()?;
-    let is_event = id.starts_with("evt_") && id.len() <= MAX_ID_BYTES && id.bytes().all(|b| b.is_ascii_graphic());
+    let is_event =
+        id.starts_with("evt_") && id.len() <= MAX_ID_BYTES && id.bytes().all(|b| b.is_ascii_graphic());
     is_event.then_some(id)
 }
 

@@ -373,21 +373,22 @@ async fn secrets_are_neither_shown_nor_stored() {
 async fn the_examples_of_triggers_md_fire_a_skill_at_once() {
     let document = include_str!("../../docs/TRIGGERS.md");
     let section = document.split("\n## ").find(|section| section.starts_with("Webhook\n")).unwrap();
-    let shells: Vec<&str> = section.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let shells: Vec<&str> =
+        section.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     let [secrets, calls @ ..] = shells.as_slice() else { panic!("no example") };
     let secrets = secrets.trim().strip_prefix("export DIDACTYL_WEBHOOK_SECRETS='").unwrap();
     let agent = agent(On::Sqlite).await;
     let mut vars = agent.vars();
     vars.insert("DIDACTYL_WEBHOOK_SECRETS", secrets.strip_suffix('\'').unwrap().to_owned());
     vars.insert("DIDACTYL_LOG", "info".to_owned());
-    let mut process =
-        Process::start(&["serve", "--port", "0", "--every", "240", "--no-listener"], &vars);
+    let mut process = Process::start(&["serve", "--port", "0", "--every", "240", "--no-listener"], &vars);
     let line = process.says("url ").await;
     let url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().trim_end_matches(',');
     assert_eq!(calls.len(), 3);
     for (number, call) in calls.iter().enumerate() {
         let call = call.replace("http://127.0.0.1:8787", url);
-        let output = Command::new("sh").args(["-euc", &call]).env_remove("http_proxy").output().await.unwrap();
+        let output =
+            Command::new("sh").args(["-euc", &call]).env_remove("http_proxy").output().await.unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         let answer: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{call}: {said}"));
         let run = answer["run"].as_str().unwrap_or_else(|| panic!("{call}: {said}")).to_owned();

@@ -69,7 +69,8 @@ fn a_header_of_stripes_documented_form_verifies_within_five_minutes_either_way()
     let zeros = "0".repeat(64);
     let header = format!("t={AT},v1={zeros},v1={V1},v0={zeros}");
     let mark = hex(&sha256(&unhex32(V1).unwrap()));
-    for (now, is_fresh) in [(AT + 10, true), (AT + 299, true), (AT - 299, true), (AT + 301, false), (AT - 301, false)]
+    for (now, is_fresh) in
+        [(AT + 10, true), (AT + 299, true), (AT - 299, true), (AT + 301, false), (AT - 301, false)]
     {
         let expected = if is_fresh {
             Ok(Delivery { id: mark.clone(), claim: None })
