@@ -47,6 +47,7 @@ pub mod letter;
 pub mod llm;
 pub mod load;
 pub mod logging;
+mod max_runs;
 pub mod notices;
 pub mod outage;
 pub mod outbox;

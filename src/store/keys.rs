@@ -22,6 +22,7 @@
 //! | `DM#<peer>` | `~READ` | when the relays were asked for older ones |
 //! | `DM#<peer>` | `~EVENT#<kind>` | what a guest published of itself: profile and relay lists, as published |
 //! | `GUESTS` | `<day>#<peer or ALL>` | how many messages of guests were worked in each hour of that day (UTC) |
+//! | `SKILLS` | `<day>` | how often each skill was fired by events on that day (UTC) |
 //! | `LINE#<peer>` | `<time written>#<run id>` | a run of a conversation that waits for its turn; see `record/line.rs` |
 //! | `LINE#<peer>` | `#FLOOR` | the run of that conversation that has the floor |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
@@ -336,6 +337,12 @@ pub const GUEST_EVENT_PREFIX: &str = "~EVENT#";
 pub fn guest_counter(day: u64, guest: Option<&PublicKey>) -> Key {
     let whose = guest.map_or_else(|| "ALL".to_owned(), PublicKey::to_hex);
     Key::new("GUESTS", format!("{day:06}#{whose}"))
+}
+
+/// The counter of a day (days since 1970, UTC): how often each skill was fired.
+#[must_use]
+pub fn skill_runs(day: u64) -> Key {
+    Key::new("SKILLS", format!("{day:06}"))
 }
 
 /// The partition of the line of a conversation.
