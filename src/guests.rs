@@ -25,7 +25,7 @@ const ROUNDS: usize = 20;
 
 /// How long a message waits for lists that no relay has told yet, reckoned from its arrival: then it is decided by what is
 /// known.
-const MAX_WAIT: Duration = Duration::from_secs(6 * 60 * 60);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(6 * 60 * 60);
 
 const HOURS_PER_DAY: u64 = 24;
 const HOUR_SECS: u64 = 60 * 60;

@@ -45,7 +45,7 @@ pub struct StoredMessage {
 
 impl StoredMessage {
     /// Its place in the conversation: one that is dated ahead does not stay the last for ever.
-    fn at(&self) -> Timestamp {
+    pub(crate) fn at(&self) -> Timestamp {
         self.created_at.min(self.arrived_at)
     }
 

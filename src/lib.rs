@@ -22,6 +22,7 @@
 pub mod app;
 pub mod assemble;
 pub mod aws;
+pub mod chain;
 pub mod chat;
 #[cfg(feature = "local")]
 pub mod cli;

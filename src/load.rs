@@ -120,6 +120,18 @@ struct HistoryMark {
     complete: bool,
 }
 
+/// How `peer` wrote last, by what the store has of the conversation.
+///
+/// # Errors
+/// As [`crate::store::Store::list`].
+pub(crate) async fn last_heard(app: &App, peer: PublicKey) -> Result<Option<Protocol>, Error> {
+    let newest = Range::newest(keys::conversation(&peer), MAX_MESSAGES + BESIDE_MESSAGES);
+    let mut stored = Stored::default();
+    app.store.list(&newest).await?.iter().for_each(|row| stored.add_message(app, row));
+    stored.messages.sort_by_key(|message| (message.at(), message.id));
+    Ok(history::last_heard(&stored.messages))
+}
+
 /// Reads the store: queries of the state, the conversation and its line at once, and the counters beside them where the
 /// trigger is a guest's.
 ///
@@ -519,18 +531,25 @@ fn newest_notes(app: &App, state: &AgentState) -> Result<Vec<Write>, Error> {
     Ok(writes)
 }
 
-/// Writes each row for itself, several at once: none depends on another. What fails is read from the relays again.
+/// Writes each row for itself, several at once, and after them when the relays were asked. Where one fails, or the process
+/// dies, nobody knows that they were, and they are asked again.
 pub async fn keep(app: &App, writes: Vec<Write>) {
+    let is_mark =
+        |write: &Write| write.key == keys::state_read() || write.key.sort == keys::HISTORY_READ_SORT;
+    let (marks, rows) = writes.into_iter().partition(is_mark);
+    for writes in [rows, marks] {
+        if let Err(error) = put_all(app, writes).await {
+            tracing::warn!(%error, "what the relays told could not be kept");
+            return;
+        }
+    }
+}
+
+async fn put_all(app: &App, writes: Vec<Write>) -> Result<(), Error> {
     const AT_ONCE: usize = 8;
-    futures_util::stream::iter(writes)
-        .map(|write| put_newest(app, write))
-        .buffer_unordered(AT_ONCE)
-        .for_each(async |result| {
-            if let Err(error) = result {
-                tracing::warn!(%error, "what the relays told could not be kept");
-            }
-        })
-        .await;
+    let written = futures_util::stream::iter(writes).map(|write| put_newest(app, write));
+    let written: Vec<Result<(), Error>> = written.buffer_unordered(AT_ONCE).collect().await;
+    written.into_iter().collect()
 }
 
 /// Writes an event's row unless another invocation has put a newer version there meanwhile.

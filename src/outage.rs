@@ -23,6 +23,9 @@ pub const NOTE: &str = "The model is unavailable for now; I will answer as soon 
 /// How long a run waits for a model, reckoned from when its conversation first met the outage.
 pub const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// How long one waits whose time has come by a schedule: later nobody wants what it would say.
+pub const SCHEDULED_PATIENCE: Duration = Duration::from_secs(15 * 60);
+
 /// How long it waits the first time.
 const FIRST_DELAY: Duration = Duration::from_secs(30);
 
@@ -52,7 +55,8 @@ pub fn delay(record: &RunRecord, now_ms: u64) -> Duration {
 #[must_use]
 pub fn is_over(record: &RunRecord, now_ms: u64) -> bool {
     let since_ms = record.waits_for_model_since_ms().unwrap_or(now_ms);
-    Duration::from_millis(now_ms.saturating_sub(since_ms)) >= PATIENCE
+    let patience = if record.trigger_id.starts_with("cron:") { SCHEDULED_PATIENCE } else { PATIENCE };
+    Duration::from_millis(now_ms.saturating_sub(since_ms)) >= patience
 }
 
 /// What the store has of the outage that a run's conversation is in.
@@ -117,7 +121,7 @@ impl Known {
 }
 
 /// The run meets an outage that lasts since then, or longer where it knows of one. Since when it does, Unix milliseconds.
-fn meet(record: &mut RunRecord, since_ms: u64) -> u64 {
+pub(crate) fn meet(record: &mut RunRecord, since_ms: u64) -> u64 {
     record.waits_for_model_since_ms().unwrap_or_else(|| {
         record.outage = Some(Outage::since(since_ms));
         since_ms

@@ -21,6 +21,11 @@ pub enum Outcome {
         #[serde(skip_serializing_if = "Option::is_none")]
         failure: Option<String>,
     },
+    /// Run to its end now or before. Nobody is answered: the record keeps what it came to.
+    Done {
+        /// The run.
+        run: String,
+    },
     /// Another worker is at it, it was given back a short while ago and waits, or it waits for the message before it.
     Busy {
         /// The run.
@@ -80,6 +85,7 @@ impl Outcome {
             Status::Dead if record.reply_ids.is_empty() => {
                 Self::Rejected { reason: record.reason.unwrap_or_default() }
             }
+            Status::Done if record.reply_ids.is_empty() => Self::Done { run: record.run_id },
             _ => Self::Replied { run: record.run_id, reply: record.reply_ids, failure: record.reason },
         }
     }

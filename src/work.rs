@@ -8,6 +8,7 @@
 
 mod handover;
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -18,8 +19,10 @@ use tokio::time::{Instant, timeout_at};
 use self::handover::{give_back, leave, suspend, taken_over};
 use crate::app::App;
 use crate::assemble::assemble;
+use crate::chain::{self, Followers};
 use crate::clock::{Deadline, Stopwatch};
 use crate::commands::{self, Command};
+use crate::context;
 use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::guests;
@@ -30,7 +33,9 @@ use crate::outage;
 use crate::outcome::{Outcome, Worked};
 use crate::publish::{self, Route};
 use crate::queue::enqueue_run;
-use crate::record::{self, Claim, Claimed, Due, Earlier, MAX_ATTEMPTS, RunRecord, Status, delivery, line};
+use crate::record::{
+    self, Claim, Claimed, Due, Earlier, MAX_ATTEMPTS, RunRecord, Status, delivery, due_if_not_begun, line,
+};
 use crate::run::beginning::Beginning;
 use crate::run::driver;
 use crate::run::journal::Journal;
@@ -52,20 +57,37 @@ pub(crate) async fn resume(app: &App, run_id: &str, deadline: Deadline) -> Worke
     }
 }
 
-/// One trigger, and what stands before and behind it in the line of its conversation: the same for every door. Tells what
-/// became of this one.
+/// One trigger, what stands before and behind it in the line of its conversation, and what follows these: the same for
+/// every door. Tells what became of this one.
 pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
-    if deadline.left() < MIN_TIME || !deadline.has_time_for_a_step() {
+    if !has_time(deadline) {
         return Err(Error::Transient("the invocation's time is used up".to_owned()));
     }
+    let mut followers = Vec::new();
+    let outcome = work_in_order(app, trigger, deadline, &mut followers).await;
+    follow(app, followers, deadline).await;
+    outcome
+}
+
+/// Whether there is time to claim a run.
+fn has_time(deadline: Deadline) -> bool {
+    deadline.left() >= MIN_TIME && deadline.has_time_for_a_step()
+}
+
+async fn work_in_order(
+    app: &App,
+    trigger: Trigger,
+    deadline: Deadline,
+    followers: &mut Vec<Trigger>,
+) -> Worked {
     let (mine, conversation) = (trigger.id.clone(), trigger.conversation());
     // Boxed: two of it in one future would be too large for a thread's stack.
-    let (mut outcome, mut next) = Box::pin(work_one(app, trigger, deadline, false)).await;
+    let (mut outcome, mut next) = Box::pin(work_one(app, trigger, deadline, false, followers)).await;
     let Some(peer) = conversation else { return outcome };
     while let Some(first) = next_in_line(app, &peer, &next, deadline).await {
         let is_mine = first.id == mine;
         let is_its_turn = next == Next::Line;
-        let (worked, then) = Box::pin(work_one(app, first, deadline, is_its_turn)).await;
+        let (worked, then) = Box::pin(work_one(app, first, deadline, is_its_turn, followers)).await;
         // Whatever became of it, others may wait behind it whom its end does not know of.
         next = if then == Next::Nobody { Next::Line } else { then };
         if is_mine {
@@ -73,6 +95,26 @@ pub async fn work(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
         }
     }
     outcome
+}
+
+/// The runs that follow: in the queue where there is one, else here while there is time. The rest is due when this
+/// invocation is over.
+async fn follow(app: &App, followers: Vec<Trigger>, deadline: Deadline) {
+    let mut followers = VecDeque::from(followers);
+    while let Some(trigger) = followers.pop_front() {
+        let (run, mut more) = (record::run_id(&trigger.id), Vec::new());
+        let worked = match &app.queue {
+            Some(queue) => enqueue_run(queue.as_ref(), run.clone()).await,
+            None if has_time(deadline) => {
+                Box::pin(work_one(app, trigger, deadline, false, &mut more)).await.0
+            }
+            None => return,
+        };
+        followers.extend(more);
+        if let Err(error) = worked {
+            tracing::warn!(run.id = %run, %error, "a run that follows another one has to wait");
+        }
+    }
 }
 
 /// What is to be worked after a run.
@@ -90,7 +132,7 @@ enum Next {
 
 /// The trigger of the run whose turn it is, if there is one and time for it.
 async fn next_in_line(app: &App, peer: &PublicKey, next: &Next, deadline: Deadline) -> Option<Trigger> {
-    let has_time = deadline.left() >= MIN_TIME && deadline.has_time_for_a_step();
+    let has_time = has_time(deadline);
     let found = match next {
         Next::Nobody | Next::Left => return None,
         Next::Ahead(run) if has_time => record::stored_trigger(app, run).await.map(Some),
@@ -125,16 +167,22 @@ async fn pass_on(app: &App, waiting: Vec<Due>) {
 
 /// One run, from the claim to the record. `is_its_turn`: whether it is known to stand first in the line, if in one. A panic
 /// is an error of this run alone.
-async fn work_one(app: &App, trigger: Trigger, deadline: Deadline, is_its_turn: bool) -> (Worked, Next) {
-    if !matches!(trigger.source, Source::Dm(_) | Source::Notice(_)) {
-        let reason = format!("runs of {} triggers are not built yet", trigger.source.name());
+async fn work_one(
+    app: &App,
+    trigger: Trigger,
+    deadline: Deadline,
+    is_its_turn: bool,
+    followers: &mut Vec<Trigger>,
+) -> (Worked, Next) {
+    if matches!(trigger.source, Source::Prompt(_)) {
+        let reason = "runs of prompts are not built yet".to_owned();
         return (Ok(Outcome::Rejected { reason }), Next::Nobody);
     }
     if app.config.standby {
         return (standby::hold(app, &trigger).await, Next::Left);
     }
     // What is not written down by then is found when the lease is over.
-    let worked = Box::pin(claim_and_answer(app, &trigger, deadline, is_its_turn));
+    let worked = Box::pin(claim_and_answer(app, &trigger, deadline, is_its_turn, followers));
     timeout_at(deadline.record_until(), worked).await.unwrap_or_else(|_| {
         let run = record::run_id(&trigger.id);
         tracing::error!(run.id = %run, "the run is left: the store or a relay did not answer in the time there was");
@@ -148,6 +196,7 @@ async fn claim_and_answer(
     trigger: &Trigger,
     deadline: Deadline,
     is_its_turn: bool,
+    followers: &mut Vec<Trigger>,
 ) -> (Worked, Next) {
     let mut watch = Stopwatch::start();
     let lease_until_ms = app.lease_until_ms(deadline);
@@ -181,6 +230,7 @@ async fn claim_and_answer(
     // On the heap: what a run awaits nests deep, and all of it would lie in the futures of every door.
     let answer = Box::pin(async { answer(app, trigger, stored?, &mut claim, deadline, watch).await });
     let result = AssertUnwindSafe(answer).catch_unwind().await;
+    followers.append(&mut claim.followers);
     let others_wait = claim.others_wait();
     let next = |otherwise| if others_wait { Next::Line } else { otherwise };
     match result.unwrap_or_else(|_| Err(Error::Transient("the run panicked".to_owned()))) {
@@ -241,9 +291,9 @@ async fn answer(
         };
         outage.meet(&mut claim.record);
         claim.record.note_step("load", watch.lap_ms());
-        let letter = Letter::of(&trigger, &loaded);
-        let route = publish::route(app, &loaded.state, &letter);
-        let (targets, unsaved) = (route.all(), std::mem::take(&mut loaded.unsaved));
+        let destination = destination(app, &trigger, &mut loaded).await?;
+        let targets = destination.as_ref().map(|(_, route)| route.all()).unwrap_or_default();
+        let unsaved = std::mem::take(&mut loaded.unsaved);
         if loaded.asked
             && !commands::passes_a_stop(app, &trigger)
             && let Err(error) = commands::flags::check(app).await
@@ -258,11 +308,23 @@ async fn answer(
         );
         let ((), text) = tokio::join!(load::keep(app, unsaved), respond);
         let is_out = text.as_ref().is_err_and(is_outage);
-        outage.settle(app, &letter, &route, claim, is_out, deadline).await?;
+        match &destination {
+            Some((letter, route)) => outage.settle(app, letter, route, claim, is_out, deadline).await?,
+            None if is_out => {
+                outage::meet(&mut claim.record, app.clock.now_ms());
+            }
+            None => {}
+        }
         let text = text?;
         watch.lap_ms();
+        let due_at = due_if_not_begun(app, deadline);
+        let after = chain::followers(app, &trigger, &loaded.state, &claim.record, &text, due_at)?;
+        let Some((letter, route)) = destination else {
+            claim.finish_with(app, &text, after).await?;
+            return Ok(());
+        };
         let parts = publish::sign(app, &letter, &text, app.clock.now())?;
-        claim.save_reply(app, &letter, &parts).await?;
+        claim.save_reply(app, &letter, &parts, after).await?;
         claim.record.note_step("save", watch.lap_ms());
         (parts, route)
     } else {
@@ -286,6 +348,25 @@ async fn answer(
         return end_undelivered(app, trigger, claim).await;
     }
     Err(Error::Transient("no relay of the recipient accepted the reply; it is saved".to_owned()))
+}
+
+/// To whom the answer goes, and how: that of a message to who wrote it. Any other run keeps its answer, unless one of its
+/// skills says that the admin is to have it.
+async fn destination(
+    app: &App,
+    trigger: &Trigger,
+    loaded: &mut Loaded,
+) -> Result<Option<(Letter, Route)>, Error> {
+    if trigger.peer().is_none() {
+        let fired = context::fired(&loaded.state, trigger);
+        if !fired.iter().any(|skill| skill.rules.reply_to_admin) {
+            return Ok(None);
+        }
+        loaded.last_heard = load::last_heard(app, trigger.admin).await?;
+    }
+    let letter = Letter::of(trigger, loaded);
+    let route = publish::route(app, &loaded.state, &letter);
+    Ok(Some((letter, route)))
 }
 
 fn tell_answered(trigger: &Trigger, claim: &Claim) {
@@ -339,8 +420,30 @@ async fn admit(
             let loaded = stored.into_loaded(app, &trigger);
             Ok(Some((trigger, loaded)))
         }
+        _ if trigger.peer().is_none() => admit_to_skills(app, trigger, stored, claim, until).await,
         _ => guests::admit(app, trigger, stored, claim, until).await,
     }
+}
+
+/// Loads what a run of skills needs. `None`: no adopted skill is fired by the trigger, which is recorded.
+async fn admit_to_skills(
+    app: &App,
+    trigger: &Trigger,
+    stored: Stored,
+    claim: &mut Claim,
+    until: Instant,
+) -> Result<Option<(Trigger, Loaded)>, Error> {
+    let loaded = load::refresh(app, trigger, stored, until).await?;
+    if !context::fired(&loaded.state, trigger).is_empty() {
+        return Ok(Some((trigger.clone(), loaded)));
+    }
+    load::keep(app, loaded.unsaved).await;
+    if !loaded.lists.skills && app.clock.now() < claim.record.arrived_at + guests::MAX_WAIT {
+        claim.record.waits = claim.record.waits.saturating_add(1);
+        return Err(Error::Transient("no relay has told the agent's skills yet".to_owned()));
+    }
+    claim.turn_away(app, trigger.tier, "no adopted skill is fired by it", Vec::new()).await?;
+    Ok(None)
 }
 
 /// Does what a command orders. Its answer was saved with that; it goes back the way that the command came.
@@ -355,8 +458,9 @@ async fn obey(
     let letter = Letter::answer_to(dm);
     let parts = match commands::obey(app, trigger, (dm, command), claim).await {
         Err(error) if is_final(app, &claim.record, &error) => {
-            let parts = publish::sign(app, &letter, &apology(claim, &error), app.clock.now())?;
-            claim.save_reply(app, &letter, &parts).await?;
+            let text = apology(trigger, claim, &error);
+            let parts = publish::sign(app, &letter, &text, app.clock.now())?;
+            claim.save_reply(app, &letter, &parts, Followers::default()).await?;
             parts
         }
         other => other?,
@@ -398,7 +502,7 @@ async fn respond(
         }
     };
     match result {
-        Err(error) if is_final(app, &claim.record, &error) => Ok(apology(claim, &error)),
+        Err(error) if is_final(app, &claim.record, &error) => Ok(apology(trigger, claim, &error)),
         other => other,
     }
 }
@@ -427,10 +531,15 @@ fn is_outage(error: &Error) -> bool {
 }
 
 /// What the sender is told where there is no answer. What lies behind it is for the log.
-fn apology(claim: &mut Claim, error: &Error) -> String {
+fn apology(trigger: &Trigger, claim: &mut Claim, error: &Error) -> String {
     tracing::error!(run.id = %claim.record.run_id, %error, "the run failed");
     claim.record.reason = Some(shown(error).to_owned());
-    format!("I could not answer this message: {}.", shown(error))
+    match &trigger.source {
+        Source::Dm(_) | Source::Prompt(_) | Source::Notice(_) => {
+            format!("I could not answer this message: {}.", shown(error))
+        }
+        source => format!("A {} run failed: {}.", source.name(), shown(error)),
+    }
 }
 
 /// A failure in words of ours: for the sender and for the record, which is not sealed.

@@ -39,6 +39,7 @@ use self::render::Renderer;
 use self::soul::{Body, Section, Soul};
 use self::template::{Piece, pieces};
 use crate::chat::{Message, Params, Role, ToolSchema};
+use crate::skill::Skill;
 use crate::state::AgentState;
 use crate::trigger::{Tier, Trigger};
 use crate::warnings;
@@ -156,6 +157,12 @@ pub enum Origin {
     AboveTier,
     /// Nobody knows it, or it has no value there, so it is empty.
     Nothing,
+}
+
+/// The skills that a trigger fires, in list order; perhaps none.
+#[must_use]
+pub fn fired<'a>(state: &'a AgentState, trigger: &Trigger) -> Vec<&'a Skill> {
+    layers::layer1(state, trigger, &mut Vec::new()).into_iter().map(|fired| fired.skill).collect()
 }
 
 /// The tools whose values [`assemble`] will need: at most 64, and none above the run's tier.

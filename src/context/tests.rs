@@ -450,7 +450,12 @@ fn the_tools_are_the_union_of_what_skills_name_within_what_the_run_is_offered() 
 
 #[test]
 fn a_run_that_nobody_speaks_in_has_no_history_and_vouches_for_no_sender() {
-    let chain = Chain { from: "a".to_owned(), run: "r".to_owned(), final_response: "done".to_owned() };
+    let chain = Chain {
+        from: "a".to_owned(),
+        run: "r".to_owned(),
+        final_response: "done".to_owned(),
+        path: Vec::new(),
+    };
     let cron = Cron { schedule: "0 0 * * *".to_owned(), scheduled_at: Timestamp::from(NOW) };
     for source in [Source::Chain(chain), Source::Cron(cron)] {
         let scene = Scene { source: Some(source), ..two_skills().soul("I am.").history(4) };
@@ -470,6 +475,7 @@ fn a_run_that_nobody_speaks_in_has_no_history_and_vouches_for_no_sender() {
             from: "?".to_owned(),
             run: "r".to_owned(),
             final_response: String::new(),
+            path: Vec::new(),
         })),
         ..two_skills()
     };

@@ -5,6 +5,7 @@ use nostr::prelude::PublicKey;
 use super::line::{self, Holder, floor_of};
 use super::{Earlier, RunRecord, Status, earlier, put_run, read_clear, trigger_rows};
 use crate::app::App;
+use crate::chain::Followers;
 use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::history;
@@ -25,11 +26,21 @@ pub struct Claim {
     /// Whether another run had the floor while this one was claimed.
     met_holder: bool,
     others_wait: bool,
+    /// The runs that follow, stored with its answer.
+    pub(crate) followers: Vec<Trigger>,
 }
 
 impl Claim {
     fn new(record: RunRecord, version: u64, floor: Option<u64>) -> Self {
-        Self { record, version, told: Vec::new(), floor, met_holder: false, others_wait: false }
+        Self {
+            record,
+            version,
+            told: Vec::new(),
+            floor,
+            met_holder: false,
+            others_wait: false,
+            followers: Vec::new(),
+        }
     }
 }
 
@@ -427,8 +438,43 @@ impl Claim {
     ///
     /// # Errors
     /// As [`Claim::finish`]; [`Error::Permanent`] where a part cannot be sealed.
-    pub async fn save_reply(&mut self, app: &App, letter: &Letter, parts: &[ReplyPart]) -> Result<(), Error> {
-        if self.save_answer(app, letter, parts, Vec::new()).await? { Ok(()) } else { Err(Error::TakenOver) }
+    pub(crate) async fn save_reply(
+        &mut self,
+        app: &App,
+        letter: &Letter,
+        parts: &[ReplyPart],
+        after: Followers,
+    ) -> Result<(), Error> {
+        // One that only says why there is no answer is followed by nothing.
+        let after = if self.record.reason.is_none() { after } else { Followers::default() };
+        if !self.save_answer(app, letter, parts, after.writes).await? {
+            return Err(Error::TakenOver);
+        }
+        self.followers = after.triggers;
+        Ok(())
+    }
+
+    /// Keeps the answer of a run that answers nobody: the run is over. One that says why there is no answer makes it a dead
+    /// letter.
+    ///
+    /// # Errors
+    /// As [`Claim::finish`]; [`Error::Permanent`] where the answer cannot be sealed.
+    pub(crate) async fn finish_with(
+        &mut self,
+        app: &App,
+        answer: &str,
+        after: Followers,
+    ) -> Result<(), Error> {
+        if self.record.reason.is_some() {
+            return self.finish(app).await;
+        }
+        let record = RunRecord { status: Status::Done, due_at: None, ..self.record.clone() };
+        let key = keys::answer(&record.run_id);
+        let mut writes = vec![app.put_sealed(key, &answer, record.expires_at)?];
+        writes.extend(after.writes);
+        self.save(app, record, writes).await?;
+        self.followers = after.triggers;
+        Ok(())
     }
 
     /// The same together with `more` writes: what a command does and its answer are one. False where another of the rows

@@ -141,7 +141,9 @@ impl Skill {
                     && matches(filter, &subscription.event)
             }
             (TriggerFilter::Webhook(slug), Source::Webhook(webhook)) => same(slug, &webhook.slug),
-            (TriggerFilter::Chain(d), Source::Chain(chain)) => *d == chain.from,
+            (TriggerFilter::Chain(d), Source::Chain(chain)) => {
+                *d == chain.from && !chain.path.iter().any(|ran| ran == self.d())
+            }
             _ => false,
         })
     }

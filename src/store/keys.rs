@@ -12,6 +12,7 @@
 //! | `RUN#<run id>` | `TURN#<turn>#S#<number>` | the journal: what a model call cost that gave nothing, sealed |
 //! | `RUN#<run id>` | `NOTE#<part>` | one signed part of the word that the answer has to wait, until it is out, sealed |
 //! | `RUN#<run id>` | `REPLY#<part>` | one signed part of the reply, sealed |
+//! | `RUN#<run id>` | `ANSWER` | the answer of a run that answers nobody, sealed |
 //! | `STATE` | `EVENT#<author>#<kind>#<d or id>` | an event that the agent goes by, as published |
 //! | `STATE` | `NOTES#<author>` | an admin's newest notes, as published, in one list |
 //! | `STATE` | `READ` | when the relays were last asked for those |
@@ -129,6 +130,15 @@ pub fn note(run_id: &str, part: usize) -> Key {
 
 /// What the sort keys of all parts of such a word begin with.
 pub const NOTE_PREFIX: &str = "NOTE#";
+
+/// What a run came to that answers nobody.
+#[must_use]
+pub fn answer(run_id: &str) -> Key {
+    Key::new(run_partition(run_id), ANSWER_SORT)
+}
+
+/// The sort key of that row.
+pub const ANSWER_SORT: &str = "ANSWER";
 
 /// The partition of the events that the agent goes by.
 pub const STATE_PARTITION: &str = "STATE";
@@ -320,8 +330,11 @@ pub const OUTAGE_SORT: &str = "~OUTAGE";
 /// When the relays were asked for a conversation's older messages. Sorts behind every message.
 #[must_use]
 pub fn history_read(peer: &PublicKey) -> Key {
-    Key::new(conversation(peer), "~READ")
+    Key::new(conversation(peer), HISTORY_READ_SORT)
 }
+
+/// The sort key of that row.
+pub const HISTORY_READ_SORT: &str = "~READ";
 
 /// What a guest published of itself, beside its conversation: there it burdens no other run. Sorts behind every message.
 #[must_use]

@@ -93,6 +93,9 @@ pub struct Chain {
     pub run: String,
     /// Its answer.
     pub final_response: String,
+    /// The d tags of the skills that ran one after another until here, [`Chain::from`] the last. None of them runs again.
+    #[serde(default)]
+    pub path: Vec<String>,
 }
 
 /// A direct message, verified and decrypted.

@@ -49,7 +49,12 @@ fn webhook(slug: &str) -> Trigger {
 }
 
 fn chain(from: &str, parent: &Trigger) -> Trigger {
-    let chain = Chain { from: from.to_owned(), run: "run-1".to_owned(), final_response: "Done.".to_owned() };
+    let chain = Chain {
+        from: from.to_owned(),
+        run: "run-1".to_owned(),
+        final_response: "Done.".to_owned(),
+        path: Vec::new(),
+    };
     Trigger::chain(chain, parent, NOW)
 }
 

@@ -55,6 +55,7 @@ mod schedules;
 mod sea;
 mod senders;
 mod serve;
+mod skills;
 mod slices;
 mod standby;
 mod store;
