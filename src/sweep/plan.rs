@@ -167,6 +167,12 @@ impl Cursor {
         Sweep { started_at: now, deep, places, most: 0, small, narrow: None }
     }
 
+    /// The cursor of something that is asked for from now on: of what there was before the last complete sweep, nothing is wanted.
+    #[must_use]
+    pub fn of_something_new(&self) -> Self {
+        Self { complete_at: self.complete_at, ..Self::default() }
+    }
+
     /// The earlier of the last complete sweep, our clock (it may have been set back) and the floor.
     fn base(&self, now: u64, floor: Option<u64>) -> u64 {
         let base = self.complete_at.unwrap_or(now).min(now);

@@ -8,7 +8,7 @@ use nostr::prelude::{Event, EventId, Filter, Kind, PublicKey, RelayUrl, Timestam
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::ledger::{self, Ledger, RelayNotes};
+use super::ledger::{self, Ledger, RelayNotes, SubscribedNotes};
 use super::plan::{Ask, Disordered, End, Found, Page, Paging, Stream, Sweep};
 use super::subscribed::{Subscribed, SubscribedHeard, SubscribedTold};
 use super::subscriptions::Subscriptions;
@@ -203,7 +203,8 @@ fn subscribed(
         notes.subscribed = None;
         return None;
     }
-    let notes = notes.subscribed.get_or_insert_default();
+    let begin = || SubscribedNotes { cursor: notes.cursor.of_something_new(), ..SubscribedNotes::default() };
+    let notes = notes.subscribed.get_or_insert_with(begin);
     let is_asked = notes.retry_at.is_none_or(|at| at <= now);
     is_asked.then(|| Subscribed::new(questions, notes, now, oldest))
 }

@@ -169,8 +169,8 @@ async fn after_a_week_without_ticks_only_what_is_younger_than_the_maximum_age_fi
     harbour.clock.forward(DAY);
     harbour.sea.post(&note(&harbour, "young enough"));
     harbour.clock.forward(6 * DAY + MINUTE);
-    harbour.tick().await;
-    assert_eq!(asked_about(&harbour), ["young enough"]);
+    let answer = harbour.tick().await;
+    assert_eq!(asked_about(&harbour), ["young enough"], "{answer}");
 }
 
 #[tokio::test]
