@@ -244,6 +244,13 @@ pub struct ReplyPart {
     pub to_self: Option<Event>,
 }
 
+impl ReplyPart {
+    /// Whether it is sent as this event, to its recipient or to ourselves.
+    pub(crate) fn is_sent_as(&self, event: EventId) -> bool {
+        self.to_peer.id == event || self.to_self.as_ref().is_some_and(|copy| copy.id == event)
+    }
+}
+
 /// A reply could not be encrypted or signed; says which step failed, and nothing of the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the reply cannot be {0}")]

@@ -21,7 +21,7 @@ use crate::heed::Lists;
 use crate::history::{self, StoredMessage};
 use crate::kinds;
 use crate::notices::instance;
-use crate::outage::Mark;
+use crate::outage;
 use crate::publish::{distinct, own_list};
 use crate::record::{FORMAT, line, read_clear, to_json};
 use crate::relay::{Fetched, Target};
@@ -75,8 +75,10 @@ pub struct Stored {
     begin: Option<Timestamp>,
     /// What an admin ordered for all runs.
     pub(crate) flags: Flags,
+    /// The message that the run answers.
+    message: Option<EventId>,
     /// The outage that the conversation waits for to end.
-    pub(crate) outage: Option<Mark>,
+    pub(crate) outage: Option<outage::Found>,
     /// What guests have had, where the trigger is one's.
     pub(crate) counters: Counters,
 }
@@ -153,10 +155,10 @@ pub async fn stored(app: &App, trigger: &Trigger) -> Result<Stored, Error> {
             None => Ok(Counters::default()),
         }
     };
-    // The line first: whoever has the floor then may save a reply before the conversation is read, never after unseen.
     let (line, rows, messages, counters) = tokio::join!(line, app.store.list(&state), messages, counters);
     let (rows, messages) = (rows?, messages?);
-    let mut stored = Stored { line: line?, counters: counters?, ..Stored::default() };
+    let message = history::incoming(trigger).map(|(_, message)| message.id);
+    let mut stored = Stored { line: line?, counters: counters?, message, ..Stored::default() };
     rows.iter().for_each(|row| stored.add_state(row));
     messages.iter().for_each(|row| stored.add_message(app, row));
     Ok(stored)
@@ -221,7 +223,7 @@ impl Stored {
         }
         if row.key.sort.starts_with('~') {
             match row.key.sort.as_str() {
-                keys::OUTAGE_SORT => self.outage = read_clear(row).ok(),
+                keys::OUTAGE_SORT => self.outage = outage::Found::read(row),
                 _ => self.history_read = read_clear(row).ok(),
             }
             return;
@@ -308,6 +310,11 @@ impl Stored {
             self.events.iter().cloned(),
             app.clock.now(),
         )
+    }
+
+    /// See [`history::lacks_a_reply`].
+    pub(crate) fn lacks_a_reply(&self) -> bool {
+        history::lacks_a_reply(&self.messages, self.message)
     }
 
     /// What is known without asking any relay.

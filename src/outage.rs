@@ -14,8 +14,8 @@ use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::letter::Letter;
 use crate::publish::{self, Route};
-use crate::record::{Claim, FORMAT, Outage, RunRecord, to_json};
-use crate::store::{Expect, Write, keys};
+use crate::record::{Claim, FORMAT, Outage, RunRecord, read_clear, to_json};
+use crate::store::{Expect, Row, Write, keys};
 
 /// What the sender is told.
 pub const NOTE: &str = "The model is unavailable for now; I will answer as soon as it is back.";
@@ -34,10 +34,10 @@ const LONGEST_DELAY: Duration = Duration::from_secs(30 * 60);
 
 /// The row of a conversation; clear.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Mark {
+struct Mark {
     format: u32,
     /// Unix milliseconds.
-    pub(crate) since_ms: u64,
+    since_ms: u64,
 }
 
 /// How long a run waits now: as long as the outage lasts already, within bounds, and up to an eighth more, so that not all
@@ -59,11 +59,25 @@ pub fn is_over(record: &RunRecord, now_ms: u64) -> bool {
     Duration::from_millis(now_ms.saturating_sub(since_ms)) >= patience
 }
 
+/// The row of a conversation as it was read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    mark: Mark,
+    version: u64,
+}
+
+impl Found {
+    /// `None` where the row is not to be read.
+    pub(crate) fn read(row: &Row) -> Option<Self> {
+        read_clear(row).ok().map(|mark| Self { mark, version: row.version })
+    }
+}
+
 /// What the store has of the outage that a run's conversation is in.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     /// The conversation's row.
-    pub(crate) mark: Option<Mark>,
+    pub(crate) found: Option<Found>,
     /// The note that an earlier attempt at this run signed, and that may not be out.
     pub(crate) note: Vec<ReplyPart>,
 }
@@ -71,8 +85,8 @@ pub(crate) struct Known {
 impl Known {
     /// Before any model is asked: the run waits for one like the others of its conversation.
     pub(crate) fn meet(&self, record: &mut RunRecord) {
-        if let Some(mark) = self.mark {
-            meet(record, mark.since_ms);
+        if let Some(found) = self.found {
+            meet(record, found.mark.since_ms);
         }
     }
 
@@ -90,11 +104,11 @@ impl Known {
         is_out: bool,
         deadline: Deadline,
     ) -> Result<(), Error> {
-        let mut is_told = self.mark.is_some();
-        if is_told && claim.record.waits_for_model_since_ms().is_none() {
-            end(app, letter).await;
-            is_told = false;
+        let heard = claim.record.waits_for_model_since_ms().is_none();
+        if let Some(found) = self.found.filter(|_| heard) {
+            end(app, letter, claim, found.version).await;
         }
+        let is_told = self.found.is_some() && !heard;
         if !is_out {
             return Ok(());
         }
@@ -128,11 +142,12 @@ pub(crate) fn meet(record: &mut RunRecord, since_ms: u64) -> u64 {
     })
 }
 
-/// A model answered: the conversation's outage is over. Where that cannot be written, the next answer ends it.
-async fn end(app: &App, letter: &Letter) {
-    let write = Write::delete(keys::outage(&letter.peer), Expect::Anything);
-    if let Err(error) = app.store.write(&[write]).await {
-        tracing::warn!(%error, "that the model is back could not be written down");
+/// A model answered: the conversation's outage is over. Written if the run is still ours and the row as it was read: a worker
+/// that slept meanwhile knows nothing of outages that came after. Where it cannot be written, the next answer ends the outage.
+async fn end(app: &App, letter: &Letter, claim: &Claim, version: u64) {
+    let write = Write::delete(keys::outage(&letter.peer), Expect::Version(version));
+    if let Err(error) = claim.append(app, vec![write]).await {
+        tracing::warn!(run.id = %claim.record.run_id, %error, "that the model is back could not be written down");
     }
 }
 

@@ -107,8 +107,9 @@ async fn settle(
 ) -> Result<(), Error> {
     let mut deliveries = mail.record.deliveries.clone();
     for (event, reports) in answers {
-        let Some(written_at) = mail.events.get(event).map(|sent| sent.written_at) else { continue };
-        delivery::note(&mut deliveries, Sending { event: *event, written_at }, reports, now, |deliveries| {
+        let Some(sent) = mail.events.get(event) else { continue };
+        let sending = Sending { event: *event, written_at: sent.written_at, is_public: sent.is_public };
+        delivery::note(&mut deliveries, sending, reports, now, |deliveries| {
             delivery::is_anywhere(deliveries, *event)
         });
     }

@@ -153,7 +153,7 @@ pub async fn send(
     for (sent, reports) in outgoing.iter().zip(&reports) {
         let event = sent.event.id;
         let Some(part) = part_of(parts, event) else { continue };
-        let sending = Sending { event, written_at: part.created_at };
+        let sending = Sending { event, written_at: part.created_at, is_public: false };
         let is_copy = part.to_peer.id != event;
         delivery::note(deliveries, sending, reports, now, |deliveries| match is_copy {
             true => delivery::is_anywhere(deliveries, event),
@@ -165,10 +165,7 @@ pub async fn send(
 
 /// The part that an event is, or whose copy it is.
 fn part_of(parts: &[ReplyPart], event: EventId) -> Option<&ReplyPart> {
-    let is_its = |part: &&ReplyPart| {
-        part.to_peer.id == event || part.to_self.as_ref().is_some_and(|copy| copy.id == event)
-    };
-    parts.iter().find(is_its)
+    parts.iter().find(|part| part.is_sent_as(event))
 }
 
 /// Whether any part was sent before, as far as is known.

@@ -34,7 +34,7 @@ use crate::outcome::{Outcome, Worked};
 use crate::publish::{self, Route};
 use crate::queue::enqueue_run;
 use crate::record::{
-    self, Claim, Claimed, Due, Earlier, MAX_ATTEMPTS, RunRecord, Status, delivery, due_if_not_begun, line,
+    self, Claim, Claimed, Earlier, MAX_ATTEMPTS, RunRecord, Status, delivery, due_if_not_begun, line,
 };
 use crate::run::beginning::Beginning;
 use crate::run::driver;
@@ -136,33 +136,13 @@ async fn next_in_line(app: &App, peer: &PublicKey, next: &Next, deadline: Deadli
     let found = match next {
         Next::Nobody | Next::Left => return None,
         Next::Ahead(run) if has_time => record::stored_trigger(app, run).await.map(Some),
-        Next::Ahead(_) | Next::Line => match line::waiting(app, peer).await {
-            Ok(waiting) if has_time => Ok(waiting.into_iter().next().map(|due| due.trigger)),
-            Ok(waiting) => {
-                pass_on(app, waiting).await;
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        },
+        Next::Line if has_time => line::first_waiting(app, peer).await.map(|due| due.map(|due| due.trigger)),
+        Next::Ahead(_) | Next::Line => line::hand_on(app, peer).await.map(|()| None),
     };
     found.unwrap_or_else(|error| {
         tracing::warn!(%error, "a run that waits in its conversation cannot be worked now");
         None
     })
-}
-
-/// Leaves to the queue, or to the next tick, what there is no time for.
-async fn pass_on(app: &App, waiting: Vec<Due>) {
-    for mut due in waiting {
-        let run = due.record.run_id.clone();
-        let passed = match &app.queue {
-            Some(queue) => enqueue_run(queue.as_ref(), run.clone()).await.map(drop),
-            None => due.postpone(app, app.clock.now().as_secs()).await,
-        };
-        if let Err(error) = passed {
-            tracing::info!(run.id = %run, %error, "a run that waits is not due at once");
-        }
-    }
 }
 
 /// One run, from the claim to the record. `is_its_turn`: whether it is known to stand first in the line, if in one. A panic
@@ -213,6 +193,10 @@ async fn claim_and_answer(
         Err(error) => return (Err(error), Next::Left),
     };
     let run = claim.record.run_id.clone();
+    let stored = match stored {
+        Ok(read) if claim.may_succeed_another(&read) => load::stored(app, trigger).await,
+        stored => stored,
+    };
     // Also of one that had the floor before: who gave it that may have died before it saw the line.
     if !is_its_turn
         && claim.has_floor()
@@ -222,10 +206,6 @@ async fn claim_and_answer(
         let given = claim.give_way(app).await;
         return (given.map(|()| Outcome::Busy { run, waits_for: None }), Next::Line);
     }
-    let stored = match stored {
-        Ok(read) if claim.succeeds_another(&read.line) => load::stored(app, trigger).await,
-        stored => stored,
-    };
     claim.record.note_step("claim", watch.lap_ms());
     // On the heap: what a run awaits nests deep, and all of it would lie in the futures of every door.
     let answer = Box::pin(async { answer(app, trigger, stored?, &mut claim, deadline, watch).await });
@@ -283,8 +263,8 @@ async fn answer(
         if stored.flags.stopped_at().is_some() && !commands::passes_a_stop(app, trigger) {
             return Err(Error::Stopped);
         }
-        let mark = stored.outage.take().filter(|_| trigger.fixed_text().is_none());
-        let outage = outage::Known { mark, note };
+        let found = stored.outage.take().filter(|_| trigger.fixed_text().is_none());
+        let outage = outage::Known { found, note };
         let Some((trigger, mut loaded)) = Box::pin(admit(app, trigger, stored, claim, &past, until)).await?
         else {
             return Ok(());
@@ -507,11 +487,13 @@ async fn respond(
     }
 }
 
-/// Events of an earlier attempt that it did not live to tell of are sent again once the run is over, if not before.
+/// Of the events of an earlier attempt that did not live to tell of them: what relays said to them, as far as the journal has
+/// it, and that the others are sent again once the run is over, if not before.
 fn note_published(app: &App, loaded: &Loaded, claim: &mut Claim, journal: &Journal) {
-    let targets = load::write_targets(app, &loaded.state);
+    let (targets, deliveries) = (load::write_targets(app, &loaded.state), &mut claim.record.deliveries);
+    journal.deliveries().for_each(|heard| delivery::recall(deliveries, heard));
     for event in journal.effects() {
-        delivery::note_sending(&mut claim.record.deliveries, event.id, &targets, app.clock.now());
+        delivery::note_sending(deliveries, event.id, &targets, app.clock.now());
     }
 }
 

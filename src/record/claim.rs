@@ -10,6 +10,7 @@ use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::history;
 use crate::letter::Letter;
+use crate::load::Stored;
 use crate::store::{Change, Expect, Key, Row, StoreError, Write, keys};
 use crate::trigger::{Tier, Trigger};
 
@@ -276,10 +277,11 @@ impl Claim {
         floor_of(&self.record).is_some()
     }
 
-    /// Whether another run had the floor until now, by the rows of [`line::first_in_line`] or by what the claim met: then what was
-    /// read beside the claim may lack the reply of that one.
-    pub(crate) fn succeeds_another(&self, rows: &[Row]) -> bool {
-        self.floor.is_some() && (self.met_holder || line::shows_another(&self.record, rows))
+    /// Whether another run may have had the floor until now, by what the claim met and by what was `read` beside it: then that
+    /// may lack the reply of that run.
+    pub(crate) fn may_succeed_another(&self, read: &Stored) -> bool {
+        let shows_another = || line::shows_another(&self.record, &read.line) || read.lacks_a_reply();
+        self.floor.is_some() && (self.met_holder || shows_another())
     }
 
     /// Leaves the floor to those that stand in the line before it: it was not begun.
@@ -344,17 +346,17 @@ impl Claim {
         self.save(app, record, Vec::new()).await
     }
 
-    /// Records that no relay of the recipient took the reply for too long: the run is over.
+    /// Records that no relay of the recipient took the reply for too long: the run is over. Where that was to say why there is
+    /// no answer, it is a dead letter, with both reasons.
     ///
     /// # Errors
     /// As [`Claim::finish`].
     pub(crate) async fn finish_undelivered(&mut self, app: &App, reason: &str) -> Result<(), Error> {
-        let record = RunRecord {
-            status: Status::Undelivered,
-            due_at: None,
-            reason: Some(reason.to_owned()),
-            ..self.record.clone()
+        let (status, reason) = match &self.record.reason {
+            Some(failure) => (Status::Dead, format!("{failure}; {reason}")),
+            None => (Status::Undelivered, reason.to_owned()),
         };
+        let record = RunRecord { status, due_at: None, reason: Some(reason), ..self.record.clone() };
         self.save(app, record, Vec::new()).await
     }
 

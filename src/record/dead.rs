@@ -2,8 +2,9 @@
 //! row in a partition of its own, written together with its record.
 
 use super::index::records;
-use super::{RunRecord, Status, put_run, read_clear};
+use super::{Delivery, RunRecord, Status, put_run, read_clear};
 use crate::app::App;
+use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::store::{Expect, Key, Range, Write, keys};
 
@@ -21,8 +22,8 @@ pub async fn dead(app: &App, limit: usize) -> Result<Vec<RunRecord>, Error> {
     Ok(dead.into_iter().map(|run| run.record).filter(|record| record.status == Status::Dead).collect())
 }
 
-/// Makes a dead letter due again, with three attempts. Its journal stays, so that nothing which was done is done again; the
-/// reply that said why there is no answer makes way for the answer.
+/// Makes a dead letter due again, with three attempts. Its journal stays, so that nothing which was done is done again, and
+/// what relays said to its tools' events; the reply that said why there is no answer makes way for the answer.
 ///
 /// # Errors
 /// [`Error::Permanent`] where there is no such run or it is no dead letter; [`Error::TakenOver`] where somebody else was
@@ -40,6 +41,10 @@ pub async fn retry(app: &App, run_id: &str) -> Result<RunRecord, Error> {
     if trigger.is_none() {
         return Err(Error::Permanent("its trigger is gone from the store: nobody can run it".to_owned()));
     }
+    let reply = Range { prefix: keys::REPLY_PREFIX.to_owned(), ..Range::whole(keys::run_partition(run_id)) };
+    let reply = app.store.list(&reply).await?;
+    let parts: Vec<ReplyPart> = reply.iter().filter_map(|row| app.open_sealed(row).ok()).collect();
+    let is_of_reply = |delivery: &Delivery| parts.iter().any(|part| part.is_sent_as(delivery.event));
     let record = RunRecord {
         status: Status::Running,
         put_off: found.attempt.saturating_sub(found.waits),
@@ -51,13 +56,11 @@ pub async fn retry(app: &App, run_id: &str) -> Result<RunRecord, Error> {
         due_at: Some(app.clock.now().as_secs()),
         updated_at_ms: app.clock.now_ms(),
         reply_ids: Vec::new(),
-        deliveries: Vec::new(),
+        deliveries: found.deliveries.iter().filter(|known| !is_of_reply(known)).cloned().collect(),
         reason: None,
         ..found.clone()
     };
-    let reply = Range { prefix: keys::REPLY_PREFIX.to_owned(), ..Range::whole(keys::run_partition(run_id)) };
     let mut writes = put_run(&record, Expect::Version(row.version), Some(&found), Expect::Anything)?;
-    let reply = app.store.list(&reply).await?;
     writes.extend(reply.into_iter().map(|row| Write::delete(row.key, Expect::Anything)));
     app.store.write(&writes).await?;
     Ok(record)

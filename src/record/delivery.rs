@@ -23,7 +23,7 @@ const FIRST_DELAY: Duration = Duration::from_secs(30);
 /// The longest that it waits.
 const LONGEST_DELAY: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// The most entries of events that tools publish. Those of a reply are bounded by its parts and the relays of one list.
+/// The most entries where an event of a tool adds some. Those of a reply are bounded by its parts and the relays of one list.
 const MAX_OF_TOOLS: usize = 128;
 
 /// What one relay said to one event of a run.
@@ -58,6 +58,8 @@ pub(crate) struct Sending {
     pub(crate) event: EventId,
     /// When it was written: a wrap is dated otherwise.
     pub(crate) written_at: Timestamp,
+    /// Whether a tool publishes it.
+    pub(crate) is_public: bool,
 }
 
 /// How long it is until the next try of an event that has not arrived, after so many.
@@ -74,18 +76,18 @@ pub(crate) fn is_too_old(written_at: Timestamp, now: Timestamp) -> bool {
     written_at + UNDELIVERED_LIMIT <= now
 }
 
-/// Notes that a tool's event is about to be sent to these relays: what dies before it hears of them, sends again.
+/// Notes that a tool's event is about to be sent to these relays: what dies before it hears of them, sends again. Where there
+/// is no room for all of them, none is noted: an event is told of whole or not at all.
 pub(crate) fn note_sending(
     deliveries: &mut Vec<Delivery>,
     event: EventId,
     targets: &[Target],
     now: Timestamp,
 ) {
-    if deliveries.iter().any(|known| known.event == event) {
+    if deliveries.iter().any(|known| known.event == event) || !has_room(deliveries, targets.len()) {
         return;
     }
-    let room = MAX_OF_TOOLS.saturating_sub(deliveries.len());
-    deliveries.extend(targets.iter().take(room).map(|target| Delivery {
+    deliveries.extend(targets.iter().map(|target| Delivery {
         event,
         relay: target.url.to_string(),
         tries: 0,
@@ -94,8 +96,26 @@ pub(crate) fn note_sending(
     }));
 }
 
+/// Takes up what an earlier attempt at the run heard of one event of a tool, where nothing is known of it.
+pub(crate) fn recall(deliveries: &mut Vec<Delivery>, heard: &[Delivery]) {
+    let is_known = |event| deliveries.iter().any(|known| known.event == event);
+    if heard.iter().all(|heard| !is_known(heard.event)) && has_room(deliveries, heard.len()) {
+        deliveries.extend_from_slice(heard);
+    }
+}
+
+/// What is known of one event.
+pub(crate) fn of_event(deliveries: &[Delivery], event: EventId) -> Vec<Delivery> {
+    deliveries.iter().filter(|known| known.event == event).cloned().collect()
+}
+
+/// Whether a tool's event may add so many entries.
+fn has_room(deliveries: &[Delivery], entries: usize) -> bool {
+    deliveries.len().saturating_add(entries) <= MAX_OF_TOOLS
+}
+
 /// Notes what relays said to an event, and when those that did not take it are asked again. `has_arrived` is asked whether
-/// it lies where it shall, as far as is known after that.
+/// it lies where it shall, as far as is known after that. Relays that a tool's event adds need room, as in [`note_sending`].
 pub(crate) fn note(
     deliveries: &mut Vec<Delivery>,
     sent: Sending,
@@ -103,6 +123,7 @@ pub(crate) fn note(
     now: Timestamp,
     has_arrived: impl FnOnce(&[Delivery]) -> bool,
 ) {
+    let may_add = !sent.is_public || has_room(deliveries, reports.len());
     for report in reports {
         let at = find(deliveries, sent.event, report.url.as_str());
         let tries = at.and_then(|at| deliveries.get(at)).map_or(0, |known| known.tries);
@@ -115,7 +136,8 @@ pub(crate) fn note(
         };
         match at.and_then(|at| deliveries.get_mut(at)) {
             Some(known) => *known = noted,
-            None => deliveries.push(noted),
+            None if may_add => deliveries.push(noted),
+            None => {}
         }
     }
     let has_arrived = has_arrived(deliveries);
@@ -190,7 +212,8 @@ mod tests {
     }
 
     fn noted(deliveries: &mut Vec<Delivery>, reports: &[PublishReport], now: Timestamp, has_arrived: bool) {
-        note(deliveries, Sending { event: event(), written_at: NOW }, reports, now, |_| has_arrived);
+        let sent = Sending { event: event(), written_at: NOW, is_public: false };
+        note(deliveries, sent, reports, now, |_| has_arrived);
     }
 
     #[test]
@@ -283,12 +306,22 @@ mod tests {
     }
 
     #[test]
-    fn of_events_of_tools_a_bounded_number_of_entries_is_kept() {
+    fn of_events_of_tools_a_bounded_number_is_told_of_each_with_all_its_relays() {
+        let names = ["a", "b", "c"];
         let mut deliveries = Vec::new();
         for n in 0..100 {
-            let event = EventId::from_byte_array([n; 32]);
-            note_sending(&mut deliveries, event, &[target("a"), target("b"), target("c")], NOW);
+            let sent = Sending { event: EventId::from_byte_array([n; 32]), written_at: NOW, is_public: true };
+            note_sending(&mut deliveries, sent.event, &names.map(target), NOW);
+            note(&mut deliveries, sent, &names.map(|name| said(name, Ok(()))), NOW, |_| true);
         }
-        assert_eq!(deliveries.len(), MAX_OF_TOOLS);
+        assert_eq!(deliveries.len(), MAX_OF_TOOLS / 3 * 3);
+        // Relays that its list has gained meanwhile need room too.
+        let first = Sending { event: EventId::from_byte_array([0; 32]), written_at: NOW, is_public: true };
+        note(&mut deliveries, first, &["d", "e", "f"].map(|name| said(name, Ok(()))), NOW, |_| true);
+        assert_eq!(deliveries.len(), MAX_OF_TOOLS / 3 * 3);
+        // A reply is bounded otherwise: what its relays say is always noted.
+        let reply = Sending { event: EventId::from_byte_array([200; 32]), is_public: false, ..first };
+        note(&mut deliveries, reply, &names.map(|name| said(name, Ok(()))), NOW, |_| true);
+        assert_eq!(deliveries.len(), MAX_OF_TOOLS / 3 * 3 + 3);
     }
 }

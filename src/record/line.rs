@@ -30,6 +30,7 @@ use super::{Due, FORMAT, RunRecord, Status, pointer, read_clear, to_json};
 use crate::app::App;
 use crate::error::Error;
 use crate::inbox::MAX_AHEAD;
+use crate::queue::enqueue_run;
 use crate::store::{Expect, Key, Range, Row, Write, keys, write_or_leave};
 
 /// The most of a line that are looked at together.
@@ -180,13 +181,56 @@ pub(super) fn shows_another(record: &RunRecord, rows: &[Row]) -> bool {
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable.
-pub(crate) async fn waiting(app: &App, peer: &PublicKey) -> Result<Vec<Due>, Error> {
+async fn waiting(app: &App, peer: &PublicKey) -> Result<Vec<Due>, Error> {
+    let rows = line(app, peer).await?;
+    take_up(app, &rows).await
+}
+
+/// The first of them. One that somebody has stands first for a moment only: few are looked at.
+///
+/// # Errors
+/// As [`waiting`].
+pub(crate) async fn first_waiting(app: &App, peer: &PublicKey) -> Result<Option<Due>, Error> {
+    let rows = line(app, peer).await?;
+    let (first, others) = rows.split_at(rows.len().min(1));
+    for rows in [first, others] {
+        if let Some(due) = take_up(app, rows).await?.into_iter().next() {
+            return Ok(Some(due));
+        }
+    }
+    Ok(None)
+}
+
+/// Leaves those that wait to the queue, or to the next tick: nobody here works them, or has time to.
+///
+/// # Errors
+/// As [`waiting`].
+pub(crate) async fn hand_on(app: &App, peer: &PublicKey) -> Result<(), Error> {
+    for mut due in waiting(app, peer).await? {
+        let run = due.record.run_id.clone();
+        let handed = match &app.queue {
+            Some(queue) => enqueue_run(queue.as_ref(), run.clone()).await.map(drop),
+            None => due.postpone(app, app.clock.now().as_secs()).await,
+        };
+        if let Err(error) = handed {
+            tracing::info!(run.id = %run, %error, "a run that waits is not due at once");
+        }
+    }
+    Ok(())
+}
+
+/// The rows of a line, in order, without messages that are dated ahead.
+async fn line(app: &App, peer: &PublicKey) -> Result<Vec<Row>, Error> {
     let line = Range { limit: Some(MAX_WAITING), ..Range::whole(keys::line_partition(peer)) };
-    let rows = app.store.list(&line).await?;
+    let mut rows = app.store.list(&line).await?;
     let latest = app.clock.now() + MAX_AHEAD;
-    let runs = rows.iter().filter_map(|row| {
-        keys::line_place(&row.key).filter(|(at, _)| *at <= latest).map(|(_, run)| (&row.key, run))
-    });
+    rows.retain(|row| keys::line_place(&row.key).is_some_and(|(at, _)| at <= latest));
+    Ok(rows)
+}
+
+/// Of these rows' runs those that nobody has.
+async fn take_up(app: &App, rows: &[Row]) -> Result<Vec<Due>, Error> {
+    let runs = rows.iter().filter_map(|row| keys::line_place(&row.key).map(|(_, run)| (&row.key, run)));
     // The row of a run without an answer may come back: whoever removed it would remove that one.
     let is_stale = |record: &RunRecord, _: &Key| record.status != Status::Running;
     let mut found = look_up(app, runs.collect(), is_stale).await?;

@@ -174,11 +174,11 @@ pub enum Status {
     Replying,
     /// The reply was accepted. Relays that have not taken it yet may be asked again: see [`crate::outbox`].
     Done,
-    /// The reply was sent for days, and no relay of the recipient took it.
+    /// The answer was sent for days, and no relay of the recipient took it.
     Undelivered,
     /// It was looked at and starts nothing, or was cancelled.
     Dropped,
-    /// A dead letter: it was given up, and the reason is kept. Whoever asked was told, if anybody can be.
+    /// A dead letter: it was given up, and the reason is kept. Whoever asked was told, if anybody could be.
     Dead,
 }
 

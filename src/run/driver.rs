@@ -20,7 +20,7 @@ use crate::load;
 use crate::record::{Claim, Delivery};
 use crate::relay::Target;
 use crate::run::beginning::Beginning;
-use crate::run::journal::Journal;
+use crate::run::journal::{Answered, Journal};
 use crate::run::ledger::Ledger;
 use crate::run::publisher::{CallPublisher, Versions};
 use crate::run::{Run, Step, ToolResult};
@@ -191,6 +191,7 @@ impl Driver<'_> {
             place: Place::Effect(turn, index),
             saved: self.journal.effect(turn, index),
             until,
+            sent: OnceLock::new(),
         };
         let context = ToolContext {
             admin: self.trigger.admin,
@@ -213,8 +214,9 @@ impl Driver<'_> {
             }
         };
         let result = ToolResult { call_id: call.id.clone(), content };
-        self.append(Place::Result(turn, index), &result).await?;
-        Ok(result)
+        let answered = Answered { result, deliveries: publisher.deliveries().await };
+        self.append(Place::Result(turn, index), &answered).await?;
+        Ok(answered.result)
     }
 
     /// Whether the next model or tool may be called, as far as was seen beside the last row of the journal.

@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::chat::{ChatAnswer, ToolCall, Usage};
 use crate::context::compaction::Compaction;
 use crate::error::Error;
-use crate::record::{Attempt, to_json};
+use crate::record::{Attempt, Delivery, to_json};
 use crate::run::ToolResult;
 use crate::run::beginning::{Beginning, Part};
 use crate::store::seal::SEAL_OVERHEAD_BYTES;
@@ -29,9 +29,19 @@ pub struct Journal {
     beginning: BTreeMap<usize, Part>,
     answers: BTreeMap<u32, ChatAnswer>,
     compactions: BTreeMap<(u32, usize), Compacted>,
-    results: BTreeMap<(u32, usize), ToolResult>,
+    results: BTreeMap<(u32, usize), Answered>,
     effects: BTreeMap<(u32, usize), Event>,
     spends: BTreeMap<(u32, usize), Attempt>,
+}
+
+/// What came of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Answered {
+    #[serde(flatten)]
+    pub(super) result: ToolResult,
+    /// What relays said to the event that it published, if it did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) deliveries: Vec<Delivery>,
 }
 
 /// A compaction as it was carried out, and what its summary cost.
@@ -92,7 +102,12 @@ impl Journal {
     /// The result of a turn's tool call.
     #[must_use]
     pub fn result(&self, turn: u32, index: usize) -> Option<&ToolResult> {
-        self.results.get(&(turn, index))
+        self.results.get(&(turn, index)).map(|answered| &answered.result)
+    }
+
+    /// What relays said to the events that tool calls published, those of one event together.
+    pub(crate) fn deliveries(&self) -> impl Iterator<Item = &[Delivery]> {
+        self.results.values().map(|answered| answered.deliveries.as_slice())
     }
 
     /// The event that a turn's tool call signed: it may or may not have been sent.

@@ -1,9 +1,10 @@
 //! How a tool's event goes out: dated, signed, saved under its call, and only then sent.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use async_trait::async_trait;
-use nostr::prelude::{Coordinate, Event, EventBuilder, Filter, FinalizeEvent, Timestamp};
+use nostr::prelude::{Coordinate, Event, EventBuilder, EventId, Filter, FinalizeEvent, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -11,6 +12,7 @@ use crate::app::App;
 use crate::error::Error;
 use crate::events::{next_created_at, supersedes};
 use crate::load;
+use crate::record::Delivery;
 use crate::record::delivery::{self, Sending};
 use crate::relay::{Outgoing, PublishReport};
 use crate::run::driver::Driver;
@@ -26,6 +28,8 @@ pub(super) struct CallPublisher<'a> {
     pub(super) saved: Option<&'a Event>,
     /// When the call must have ended.
     pub(super) until: Instant,
+    /// The event that it sends, once it does.
+    pub(super) sent: OnceLock<EventId>,
 }
 
 /// The newest version of each address that a run has published. Held while a new version is dated, so that two calls of
@@ -41,6 +45,7 @@ impl Publisher for CallPublisher<'_> {
             None => self.sign_and_save(draft).await?,
         };
         let outgoing = Outgoing { event, targets: load::write_targets(driver.app, driver.state) };
+        self.sent.get_or_init(|| outgoing.event.id);
         self.note_sending(&outgoing).await;
         let reports = driver.app.relays.publish(std::slice::from_ref(&outgoing), self.until).await;
         let reports = reports.into_iter().next().unwrap_or_default();
@@ -50,6 +55,14 @@ impl Publisher for CallPublisher<'_> {
 }
 
 impl CallPublisher<'_> {
+    /// What relays said to the event of the call, as far as is known.
+    pub(super) async fn deliveries(&self) -> Vec<Delivery> {
+        match self.sent.get() {
+            Some(event) => delivery::of_event(&*self.driver.deliveries.lock().await, *event),
+            None => Vec::new(),
+        }
+    }
+
     /// A call that is broken off while it sends leaves the rest to the outbox.
     async fn note_sending(&self, outgoing: &Outgoing) {
         let (event, now) = (outgoing.event.id, self.driver.app.clock.now());
@@ -57,8 +70,8 @@ impl CallPublisher<'_> {
     }
 
     async fn note(&self, event: &Event, reports: &[PublishReport]) {
-        let (sent, now) =
-            (Sending { event: event.id, written_at: event.created_at }, self.driver.app.clock.now());
+        let now = self.driver.app.clock.now();
+        let sent = Sending { event: event.id, written_at: event.created_at, is_public: true };
         let mut deliveries = self.driver.deliveries.lock().await;
         delivery::note(&mut deliveries, sent, reports, now, |deliveries| {
             delivery::is_anywhere(deliveries, event.id)

@@ -14,7 +14,7 @@ use didactyl::relay::listen::Ear;
 use didactyl::relay::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
 use didactyl::store::{Key, Range, Row, Store, StoreError, Write};
 use nostr::prelude::Filter;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 /// On which side of a call it breaks.
@@ -274,6 +274,8 @@ pub enum Verdict {
     DieBefore,
     /// It takes effect, and the process ends.
     DieAfter,
+    /// It starts as soon as there is a permit.
+    WaitFor(Arc<Semaphore>),
 }
 
 /// A judge of every write of an app, who may end its process.
@@ -308,6 +310,10 @@ impl<F: Fn(&[Write]) -> Verdict + Send + Sync> Store for Judge<F> {
             Verdict::Fail(error) => return Err(error),
             Verdict::DieBefore => {}
             Verdict::DieAfter => self.store.write(writes).await?,
+            Verdict::WaitFor(open) => {
+                open.acquire().await.unwrap().forget();
+                return self.store.write(writes).await;
+            }
         }
         self.died.notify_one();
         pending().await

@@ -4,20 +4,22 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
-use didactyl::app::App;
+use didactyl::app::{App, LEASE_MARGIN};
 use didactyl::llm::scripted::Answer;
-use didactyl::record::{Status, dm_trigger_id};
+use didactyl::record::{self, Status, dm_trigger_id};
 use futures_util::future::join_all;
 use nostr::nips::nip59::GiftWrapBuilder;
 use nostr::prelude::{Event, Filter, FinalizeEvent, Kind, RelayUrl, Timestamp};
 use serde_json::{Value, json};
 
 use crate::agent::{
-    TestAgent, agent_key, deliver_to, dm_id, echo, nip04, nip17, nip17_at, outcomes, rumor, secret,
+    BUDGET, TestAgent, agent_key, deliver_to, dm_id, echo, nip04, nip17, nip17_at, outcomes, rumor, secret,
 };
 use crate::ground::{On, on_each_store};
 use crate::runtime_api::Function;
+use crate::sea::tick;
 
 on_each_store! {
     a_message_that_comes_ten_times_is_answered_once,
@@ -25,7 +27,7 @@ on_each_store! {
     a_message_that_comes_to_several_processes_at_once_is_answered_once,
     a_message_that_comes_twice_in_one_payload_is_answered_once,
     our_own_copies_come_back_and_change_nothing,
-    two_hundred_messages_each_three_times_in_any_order_get_two_hundred_replies,
+    a_flood_of_messages_each_three_times_in_any_order_gets_a_reply_to_each,
 }
 
 /// One message in the forms that it may be delivered in.
@@ -124,14 +126,18 @@ async fn our_own_copies_come_back_and_change_nothing(on: On) {
     assert_eq!(agent.history(secret(2).public_key()).await, expected);
 }
 
-/// How many messages the crowd sends, and how often each is delivered.
-const MESSAGES: usize = 200;
+/// How many messages the flood has, and how often each is delivered. The emulator of DynamoDB answers one request at a time.
 const TIMES: usize = 3;
 
-async fn two_hundred_messages_each_three_times_in_any_order_get_two_hundred_replies(on: On) {
+fn messages_of_flood(on: On) -> usize {
+    if on == On::Sqlite { 200 } else { 40 }
+}
+
+async fn a_flood_of_messages_each_three_times_in_any_order_gets_a_reply_to_each(on: On) {
+    let count = messages_of_flood(on);
     let agent = TestAgent::over(on, echo).await;
     let now = Timestamp::now();
-    let messages: Vec<Event> = (0..MESSAGES)
+    let messages: Vec<Event> = (0..count)
         .map(|n| match n % 2 {
             0 => nip17_at(&secret(2), &format!("message {n}"), now),
             _ => nip04(&secret(2), &format!("message {n}")),
@@ -154,23 +160,31 @@ async fn two_hundred_messages_each_three_times_in_any_order_get_two_hundred_repl
         tokio::spawn(async move {
             let mut answers = Vec::new();
             for message in share {
-                answers.push(deliver(Arc::clone(&app), relay.clone(), message).await);
+                // An invocation that had no time left for it asks for another delivery: the ticks below.
+                answers.extend(deliver_to(&app, &relay, &[message]).await);
             }
             answers
         })
     });
     let answers: Vec<Value> = join_all(tasks).await.into_iter().flat_map(Result::unwrap).collect();
 
-    assert_eq!(answers.len(), MESSAGES * TIMES);
     assert_replied_or_busy(&answers);
-    assert_eq!((agent.model.calls(), agent.model.refusals()), (MESSAGES, vec![]));
-    let texts =
-        |name: &'static str| (0..MESSAGES).map(move |n| format!("{name} {n}")).collect::<BTreeSet<_>>();
+    // What slow workers left.
+    for _ in 0..20 {
+        if !record::unfinished(&agent.app).await.unwrap().is_empty() {
+            agent.clock.forward(BUDGET + LEASE_MARGIN + Duration::from_secs(1));
+            tick(&agent.another()).await;
+        }
+    }
+    // A worker that was cut off may have asked for an answer that it could not keep.
+    let is_slow = answers.len() < count * TIMES;
+    assert!(agent.model.calls() == count || is_slow && agent.model.calls() > count);
+    let texts = |name: &'static str| (0..count).map(move |n| format!("{name} {n}")).collect::<BTreeSet<_>>();
     let replies = agent.replies().await;
-    assert_eq!(replies.len(), MESSAGES);
+    assert_eq!(replies.len(), count);
     assert_eq!(replies.into_iter().map(|(_, text)| text).collect::<BTreeSet<_>>(), texts("MESSAGE"));
     let history = agent.history(secret(2).public_key()).await;
-    assert_eq!(history.len(), 2 * MESSAGES);
+    assert_eq!(history.len(), 2 * count);
     let said: BTreeSet<String> = history.into_iter().map(|(_, text)| text).collect();
     assert_eq!(said, texts("MESSAGE").union(&texts("message")).cloned().collect());
 }

@@ -8,13 +8,15 @@ use didactyl::app::LEASE_MARGIN;
 use didactyl::llm::scripted::{Answer, Asked};
 use didactyl::outage::{NOTE, PATIENCE};
 use didactyl::record::{RunRecord, Status, dm_trigger_id};
+use didactyl::store::{Change, Write, keys};
 use nostr::prelude::{Event, Timestamp};
 use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore};
 
 use crate::agent::{
     BUDGET, TestAgent, deliver_to, dm_id, echo, hand_over, nip17, nip17_at, outcomes, secret,
 };
-use crate::faults::{Fault, Side};
+use crate::faults::{Fault, Judge, Side, Verdict};
 use crate::ground::{On, on_each_store};
 
 on_each_store! {
@@ -22,6 +24,7 @@ on_each_store! {
     two_outages_are_two_notes,
     after_a_day_there_is_an_honest_word_and_for_later_messages_at_once,
     the_note_is_sent_once_whatever_dies,
+    a_worker_that_slept_beyond_its_lease_does_not_end_an_outage_that_lasts,
 }
 
 /// A switch: while it is on, the model refuses for now.
@@ -187,4 +190,46 @@ async fn the_note_is_sent_once_whatever_dies(on: On) {
         }
         assert!(at > 8, "{side:?}: the run was given back after {at} calls");
     }
+}
+
+/// It sleeps where it writes that the first outage is over. Meanwhile its run is answered by another, and there is a second one.
+async fn a_worker_that_slept_beyond_its_lease_does_not_end_an_outage_that_lasts(on: On) {
+    let (agent, down) = agent(on).await;
+    let now = Timestamp::now();
+    let [first, second] =
+        [("first", 2), ("second", 1)].map(|(text, ago)| [nip17_at(&secret(2), text, now - ago)]);
+    agent.try_deliver(&first).await.unwrap_err();
+    down.set(false);
+    agent.clock.forward(Duration::from_secs(60));
+
+    let (asleep, open) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
+    let (falls_asleep, opens) = (Arc::clone(&asleep), Arc::clone(&open));
+    let mut sleeper = agent.another();
+    Judge::install(&mut sleeper, move |writes| {
+        let ends_outage =
+            |write: &Write| write.key.sort == keys::OUTAGE_SORT && write.change == Change::Delete;
+        if !writes.iter().any(ends_outage) {
+            return Verdict::Pass;
+        }
+        falls_asleep.notify_one();
+        Verdict::WaitFor(Arc::clone(&opens))
+    });
+    let meanwhile = async {
+        asleep.notified().await;
+        agent.clock.forward(BUDGET + LEASE_MARGIN + Duration::from_secs(1));
+        let answer = deliver_to(&agent.another(), &agent.relay_url, &first).await.unwrap();
+        assert_eq!(outcomes(&answer), ["replied"], "{answer}");
+        down.set(true);
+        deliver_to(&agent.another(), &agent.relay_url, &second).await.unwrap_err();
+        open.add_permits(1);
+    };
+    let (answer, ()) = tokio::join!(deliver_to(&sleeper, &agent.relay_url, &first), meanwhile);
+    assert_eq!(outcomes(&answer.unwrap()), ["busy"]);
+
+    // Whoever works the second message next knows that its sender was told.
+    agent.clock.forward(Duration::from_secs(60));
+    assert_eq!(outcomes(&tick(&agent).await), ["unfinished"]);
+    let mut said = texts(&agent).await;
+    said.sort();
+    assert_eq!(said, ["FIRST", NOTE, NOTE]);
 }

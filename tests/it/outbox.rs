@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use didactyl::llm::scripted::{Answer, Asked};
@@ -10,6 +11,7 @@ use didactyl::record::{self, RunRecord, Status, dm_trigger_id, run_id};
 use didactyl::store::{Range, keys};
 use nostr::prelude::{Event, EventBuilder, EventId, FinalizeEvent, Keys, Kind, Tag};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::agent::{dm_id, echo, hand_over, outcomes, secret};
 use crate::faults::{Fault, MemoryQueue, Side};
@@ -183,8 +185,8 @@ async fn a_wrap_for_somebody_without_an_inbox_list_never_goes_to_public_relays_h
 }
 
 /// An agent that answers a contact of its admin's, who reads on a relay that is gone. The admin has no lists.
-async fn harbour_with_a_guest() -> (Harbour, Event) {
-    let mut harbour = Harbour::new(&[Manner::Gives(500)], echo).await;
+async fn harbour_with_a_guest(script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Harbour, Event) {
+    let mut harbour = Harbour::new(&[Manner::Gives(500)], script).await;
     harbour.set_var("DIDACTYL_SENDERS", "wot");
     let contacts = EventBuilder::new(Kind::from(3), "").tag(Tag::public_key(secret(3).public_key()));
     harbour.sea.post(&contacts.custom_created_at(harbour.now()).finalize(&secret(2)).unwrap());
@@ -196,7 +198,7 @@ async fn harbour_with_a_guest() -> (Harbour, Event) {
 
 #[tokio::test]
 async fn a_reply_that_nobody_took_for_three_days_is_given_up_and_the_admin_is_told_once() {
-    let (harbour, dm) = harbour_with_a_guest().await;
+    let (harbour, dm) = harbour_with_a_guest(echo).await;
     for _ in 0..4 * 24 {
         harbour.tick().await;
         harbour.clock.forward(60 * MINUTE);
@@ -218,9 +220,51 @@ async fn a_reply_that_nobody_took_for_three_days_is_given_up_and_the_admin_is_to
     assert_eq!((harbour.sea.sent_to(A).len(), waiting_rows(&harbour).await), (tries, 0));
 }
 
+/// A switch: while it is off, the model refuses for good.
+#[derive(Clone, Default)]
+struct Healed(Arc<AtomicBool>);
+
+impl Healed {
+    fn heal(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// As `script`, or a refusal.
+    fn or_refusal(&self, script: fn(&Asked) -> Answer) -> impl Fn(&Asked) -> Answer + Send + Sync + 'static {
+        let healed = self.clone();
+        move |asked| match healed.0.load(Ordering::SeqCst) {
+            true => script(asked),
+            false => Answer::Refusal(401, vec![], json!({"error": {"message": "no such key"}}).to_string()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_word_of_no_answer_that_nobody_took_for_three_days_is_a_dead_letter_that_may_be_run_again() {
+    let healed = Healed::default();
+    let (harbour, dm) = harbour_with_a_guest(healed.or_refusal(echo)).await;
+    for _ in 0..4 * 24 {
+        harbour.tick().await;
+        harbour.clock.forward(60 * MINUTE);
+    }
+    let record = find(&harbour, &dm).await;
+    let reason = "the model's provider refused the key or the account; no relay of the recipient took the reply for three days";
+    assert_eq!((record.status, record.reason.as_deref()), (Status::Dead, Some(reason)));
+    assert_eq!(record::dead(&harbour.app(), 10).await.unwrap(), std::slice::from_ref(&record));
+
+    healed.heal();
+    harbour.sea.set_foreign(A, Manner::Gives(500));
+    record::retry(&harbour.app(), &record.run_id).await.unwrap();
+    harbour.clock.forward(MINUTE);
+    harbour.tick().await;
+    let replies: Vec<String> = harbour.sea.replies(&secret(3)).into_iter().map(|(_, text)| text).collect();
+    let record = find(&harbour, &dm).await;
+    assert_eq!((record.status, record.reason, replies), (Status::Done, None, vec!["HELLO".to_owned()]));
+}
+
 #[tokio::test]
 async fn where_no_relay_of_a_list_takes_a_reply_the_list_is_read_again() {
-    let (harbour, dm) = harbour_with_a_guest().await;
+    let (harbour, dm) = harbour_with_a_guest(echo).await;
     harbour.tick().await;
     harbour.clock.forward(MINUTE);
     harbour.sea.set_foreign(B, Manner::Gives(500));
@@ -262,7 +306,7 @@ async fn beside_a_queue_too_a_reply_that_no_relay_took_waits_for_its_time_in_the
 /// Whoever changes its list with every try makes the record no larger.
 #[tokio::test]
 async fn of_a_reply_that_has_not_arrived_the_record_tells_of_the_relays_of_the_newest_list() {
-    let (harbour, dm) = harbour_with_a_guest().await;
+    let (harbour, dm) = harbour_with_a_guest(echo).await;
     for n in 0..10 {
         harbour.tick().await;
         harbour.clock.forward(60 * MINUTE);
@@ -320,6 +364,68 @@ async fn of_a_note_that_no_relay_took_for_three_days_the_admin_is_told_once() {
     let notices: Vec<&String> = told.iter().filter(|text| text.starts_with("I could not publish")).collect();
     assert_eq!(notices.len(), 1, "{told:?}");
     assert!(notices[0].contains(&note.to_hex()), "{told:?}");
+}
+
+/// How often the agent's own relay was sent its first event, which is the note.
+fn note_sent(harbour: &Harbour) -> usize {
+    let sent = harbour.sea.sent_to(OWN);
+    sent.iter().filter(|id| **id == sent[0]).count()
+}
+
+async fn ticks(harbour: &Harbour, count: usize) {
+    for _ in 0..count {
+        harbour.clock.forward(10 * MINUTE);
+        harbour.tick().await;
+    }
+}
+
+#[tokio::test]
+async fn a_note_that_a_relay_refused_for_good_is_not_offered_again_by_whoever_takes_the_run_over() {
+    let reached = Arc::new(Notify::new());
+    let at_second = Arc::clone(&reached);
+    let script = move |asked: &Asked| match asked.number {
+        2 => {
+            at_second.notify_one();
+            Answer::Hang
+        }
+        _ => posts(asked),
+    };
+    let harbour = harbour(&[(A, Manner::Gives(500))], script).await;
+    harbour.sea.set(1, Manner::Blocks);
+    let dm = message(&harbour, &secret(2), "post");
+    let victim = harbour.app();
+    tokio::select! {
+        biased;
+        () = reached.notified() => {}
+        answer = tick(&victim) => panic!("{answer}"),
+    }
+    ticks(&harbour, 6).await;
+    let record = find(&harbour, &dm).await;
+    assert_eq!((record.status, record.attempt, note_sent(&harbour)), (Status::Done, 2, 1));
+    let of_note = record.deliveries.iter().find(|delivery| delivery.event == harbour.sea.sent_to(OWN)[0]);
+    let of_note = of_note.map(|delivery| (delivery.tries, delivery.refused.as_deref()));
+    assert_eq!(of_note, Some((1, Some("rejected: blocked: not you"))));
+}
+
+#[tokio::test]
+async fn a_note_that_the_outbox_saw_refused_for_good_is_not_offered_again_when_its_run_is_run_again() {
+    let healed = Healed::default();
+    let ill = healed.or_refusal(posts);
+    let script = move |asked: &Asked| if asked.result().is_some() { ill(asked) } else { posts(asked) };
+    let harbour = harbour(&[(A, Manner::Gives(500))], script).await;
+    harbour.sea.set(1, Manner::Busy);
+    let dm = message(&harbour, &secret(2), "post");
+    harbour.tick().await;
+    let dead = find(&harbour, &dm).await;
+    assert_eq!((dead.status, note_sent(&harbour)), (Status::Dead, 1));
+    harbour.sea.set(1, Manner::Blocks);
+    tick_until_sent(&harbour).await;
+    assert_eq!(note_sent(&harbour), 2);
+
+    healed.heal();
+    record::retry(&harbour.app(), &dead.run_id).await.unwrap();
+    ticks(&harbour, 6).await;
+    assert_eq!((find(&harbour, &dm).await.status, note_sent(&harbour)), (Status::Done, 2));
 }
 
 /// The tick that answers, or the one that sends again, dies at any call.

@@ -151,7 +151,11 @@ async fn a_run_of_a_newer_format_is_left_alone_and_told(on: On) {
         agent.app.store.write(&[Write::put(row.key, Expect::Anything, value, None)]).await.unwrap();
         let before = run_rows(&agent, &run).await;
 
-        hand_over(&agent.another(), r#"{"type":"tick"}"#).await;
+        // More often than there are attempts.
+        for _ in 0..4 {
+            hand_over(&agent.another(), r#"{"type":"tick"}"#).await;
+            agent.clock.forward(Duration::from_secs(60 * 60));
+        }
         let payload = json!({"type": "resume", "run": run}).to_string();
         if newer == "RECORD" {
             let answer = hand_over(&agent.another(), &payload).await;
@@ -171,6 +175,11 @@ async fn a_run_of_a_newer_format_is_left_alone_and_told(on: On) {
             "{newer}"
         );
         assert_eq!((agent.model.calls(), agent.replies().await.len()), (0, 0), "{newer}");
+        if newer != "RECORD" {
+            let record = record::find(&agent.app, &run).await.unwrap().unwrap();
+            // Each of the four began it, and none of them counts.
+            assert_eq!((record.status, record.attempt, record.fence), (Status::Running, 1, 5));
+        }
         assert!(log.text().contains("it is left to a newer version"), "{}", log.text());
     }
 }
