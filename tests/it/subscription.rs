@@ -3,11 +3,16 @@
 mod bounds;
 mod deaths;
 
+use std::path::Path;
 use std::time::Duration;
 
+use didactyl::events::EventSet;
 use didactyl::kinds;
 use didactyl::llm::scripted::{Answer, Asked};
 use didactyl::record::{self, RunRecord, Status, run_id};
+use didactyl::skill::adoption::write::adopt as adopt_tags;
+use didactyl::skill::draft;
+use didactyl::versions;
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timestamp};
 use serde_json::{Value, json};
 
@@ -84,6 +89,26 @@ fn asked_about(harbour: &Harbour) -> Vec<String> {
         event["content"].as_str().unwrap().to_owned()
     };
     harbour.model.requests().iter().map(text).collect()
+}
+
+/// The example of TRIGGERS.md, published and adopted as it stands.
+#[tokio::test]
+async fn the_example_of_triggers_md_answers_the_admin_once_per_note() {
+    const TRIGGERS: &str = include_str!("../../docs/TRIGGERS.md");
+    let text = TRIGGERS.split("```markdown file=reader.md\n").nth(1).unwrap().split("```").next().unwrap();
+    let (harbour, agent) = (Harbour::new(&[Manner::Gives(500); 3], done).await, secret(1));
+    let draft = draft::skill(Path::new("reader.md"), text, &agent).unwrap();
+    assert_eq!((draft.faults, draft.remarks), (vec![], vec![]));
+    let (known, now) = (EventSet::new(harbour.now()), harbour.now());
+    let skill = versions::skill(&agent, &draft.definition, &known, now).unwrap();
+    let tags = adopt_tags(vec![], &draft.definition.coordinate(agent.public_key()), None);
+    harbour.sea.post_all(vec![skill, versions::adoption_list(&agent, tags, &known, now).unwrap()]);
+    harbour.tick().await;
+    harbour.sea.post(&note(&harbour, "How do I install it?"));
+    for _ in 0..2 {
+        harbour.tick().await;
+    }
+    assert_eq!((asked_about(&harbour).len(), harbour.answers()), (1, vec!["done".to_owned()]));
 }
 
 fn told(answer: &Value) -> &Value {
