@@ -156,7 +156,9 @@ impl EventSet {
         versions.iter().find(|event| !self.is_deleted(event))
     }
 
-    fn is_deleted(&self, event: &Event) -> bool {
+    /// Whether its author deleted this event, as far as is known here.
+    #[must_use]
+    pub fn is_deleted(&self, event: &Event) -> bool {
         if event.kind == kinds::DELETION {
             // NIP-09: deleting a deletion request has no effect.
             return false;

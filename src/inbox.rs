@@ -16,6 +16,7 @@ use crate::events::MAX_AHEAD_SECS;
 use crate::hash::is_lower_hex;
 use crate::kinds;
 use crate::record::dm_trigger_id;
+use crate::sweep::subscriptions::{Idle, Subscriptions};
 use crate::trigger::{Dm, FixedAnswer, Source, Tier, Trigger};
 
 /// A larger event is dropped unopened.
@@ -65,6 +66,9 @@ pub enum Rejection {
     /// It is properly signed but cannot be opened, or holds nothing to answer.
     #[error(transparent)]
     Unopened(#[from] DmError),
+    /// No skill is fired by it.
+    #[error(transparent)]
+    Idle(#[from] Idle),
     /// Its sender is of a tier that the agent does not heed.
     #[error("the agent does not heed a sender of tier {}", .0.as_str())]
     NotHeeded(Tier),
@@ -127,6 +131,27 @@ pub fn sweep(app: &App, event: &Event, relay: Option<&RelayUrl>) -> Swept {
         return Swept { genuine: false, verdict: Err(reason) };
     }
     Swept { genuine: true, verdict: open_swept(app, event, relay, now) }
+}
+
+/// Reads an event that was found for the skills' subscriptions: by the same rules, whoever showed it.
+pub(crate) fn subscribed(app: &App, subscriptions: &Subscriptions, event: &Event) -> Swept {
+    let now = app.clock.now();
+    let flaw = if event.as_json().len() > MAX_EVENT_BYTES {
+        Some(Rejection::TooLarge)
+    } else if event.created_at > latest(event.kind, now) {
+        Some(Rejection::TooEarly)
+    } else {
+        event.verify().is_err().then_some(Rejection::Forged)
+    };
+    let verdict = match flaw {
+        Some(reason) => return Swept { genuine: false, verdict: Err(reason) },
+        None if is_too_old(app, event.created_at, now) => Err(Rejection::TooOld),
+        None => subscriptions.fired_by(event, now).map_err(Rejection::from).map(|skills| {
+            let trigger = Trigger::subscription(event.clone(), app.agent(), &app.config.admins, now);
+            Inbound::Work(Box::new(trigger.firing(skills)))
+        }),
+    };
+    Swept { genuine: true, verdict }
 }
 
 fn check_swept(app: &App, event: &Event, now: Timestamp) -> Result<(), Rejection> {

@@ -51,6 +51,7 @@ pub mod letter;
 pub mod llm;
 pub mod load;
 pub mod logging;
+mod max_runs;
 pub mod notices;
 pub mod outage;
 pub mod outbox;

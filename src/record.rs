@@ -77,7 +77,11 @@ pub fn store_writes(app: &App, trigger: &Trigger, due_at: u64) -> Result<Vec<Wri
     Ok(storing(app, trigger, due_at)?.1)
 }
 
-fn storing(app: &App, trigger: &Trigger, due_at: u64) -> Result<(RunRecord, Vec<Write>), Error> {
+/// The same, with the record that they write.
+///
+/// # Errors
+/// As [`store_writes`].
+pub(crate) fn storing(app: &App, trigger: &Trigger, due_at: u64) -> Result<(RunRecord, Vec<Write>), Error> {
     let record = RunRecord { due_at: Some(due_at), ..RunRecord::waiting(app, trigger)? };
     let mut writes = put_run(&record, Expect::Absent, None, Expect::Anything)?;
     writes.extend(trigger_rows(app, trigger, &record)?);

@@ -6,6 +6,7 @@ use nostr::prelude::{EventId, PublicKey, RelayUrl, Timestamp, ToBech32};
 use crate::hash::{hex, sha256};
 use crate::skill::{self, Skill};
 use crate::state::AgentState;
+use crate::sweep::subscriptions::Subscriber;
 use crate::tools::time::iso;
 
 /// The most names of skills, and of relays, in a hello.
@@ -47,6 +48,8 @@ pub enum Fact {
     Unpublished(EventId),
     /// No adopted skill has a trigger that can be read, so all speak in the admin's messages (design §4).
     NoTriggers,
+    /// A skill was fired as often today as it may be.
+    MaxRuns(Subscriber),
 }
 
 impl Fact {
@@ -71,6 +74,9 @@ impl Fact {
             Self::Undelivered(_, run) => format!("undelivered:{run}"),
             Self::Unpublished(id) => format!("unpublished:{id}"),
             Self::NoTriggers => "older-rule".to_owned(),
+            Self::MaxRuns(skill) => {
+                format!("max-runs:{}", hex(&sha256(skill.skill.as_bytes())).split_off(48))
+            }
         }
     }
 
@@ -116,6 +122,12 @@ impl Fact {
             Self::NoTriggers => "None of my adopted skills has a trigger that I can read, so all of them speak in your \
                  messages to me, and in nothing else. Give each skill a trigger tag, such as [\"trigger\",\"dm\"]."
                 .to_owned(),
+            Self::MaxRuns(Subscriber { d, runs_per_day, .. }) => format!(
+                "My skill {} was fired by {runs_per_day} events today, as often as it may be. Further ones do not fire it before \
+                 midnight UTC, and later they are not made up for. Give it a filter that fits less, or a max_runs tag with a \
+                 higher number.",
+                skill::name(d)
+            ),
         }
     }
 }
@@ -170,6 +182,11 @@ mod tests {
             Fact::Undelivered(PublicKey::from_byte_array([7; 32]), "r".repeat(32)),
             Fact::Unpublished(EventId::from_byte_array([7; 32])),
             Fact::NoTriggers,
+            Fact::MaxRuns(Subscriber {
+                skill: "31123:ab:news".to_owned(),
+                d: "news".to_owned(),
+                runs_per_day: 50,
+            }),
         ];
         let told: Vec<String> = facts
             .iter()

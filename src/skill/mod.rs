@@ -135,7 +135,10 @@ impl Skill {
                 same(&schedule.as_deref().map(normalise), &cron.schedule)
             }
             (TriggerFilter::Subscription(filter), Source::Subscription(subscription)) => {
-                (self.rules.allow_self || !subscription.own) && matches(filter, &subscription.event)
+                let may = |fires: &Vec<String>| fires.contains(&self.coordinate.to_string());
+                subscription.fires.as_ref().is_none_or(may)
+                    && (self.rules.allow_self || !subscription.own)
+                    && matches(filter, &subscription.event)
             }
             (TriggerFilter::Webhook(slug), Source::Webhook(webhook)) => same(slug, &webhook.slug),
             (TriggerFilter::Chain(d), Source::Chain(chain)) => {

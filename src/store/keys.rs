@@ -25,6 +25,7 @@
 //! | `GUESTS` | `<day>#<peer or ALL>` | how many messages of guests were worked in each hour of that day (UTC) |
 //! | `HOOKS` | `COUNT#<day>#<slug>` | how many requests to a webhook were taken in each hour of that day (UTC) |
 //! | `HOOKS` | `CLAIM#<mark>#<slug>` | that a request to a webhook was taken, and its run; see [`crate::webhooks`] |
+//! | `SKILLS` | `<day>` | how often each skill was fired by events on that day (UTC) |
 //! | `LINE#<peer>` | `<time written>#<run id>` | a run of a conversation that waits for its turn; see `record/line.rs` |
 //! | `LINE#<peer>` | `#FLOOR` | the run of that conversation that has the floor |
 //! | `DUE` | `<time>#<run id>` | a run that somebody must look at again by then; see [`crate::record`] |
@@ -373,6 +374,12 @@ pub fn webhook_claim(slug: &str, mark: &str) -> Key {
 }
 
 const HOOKS_PARTITION: &str = "HOOKS";
+
+/// The counter of a day (days since 1970, UTC): how often each skill was fired.
+#[must_use]
+pub fn skill_runs(day: u64) -> Key {
+    Key::new("SKILLS", format!("{day:06}"))
+}
 
 /// The partition of the line of a conversation.
 #[must_use]

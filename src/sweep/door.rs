@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use nostr::prelude::{EventId, PublicKey};
 
 use super::settle::{End, Order, Placed, Settled};
+use super::subscriptions::Subscriptions;
 use crate::app::App;
 use crate::error::Error;
 use crate::guests::{self, Counters};
@@ -22,6 +23,8 @@ pub(crate) struct Door<'a> {
     pub(crate) app: &'a App,
     /// The agent's state.
     pub(crate) stored: &'a Stored,
+    /// What the skills subscribe to, as far as it counts.
+    pub(crate) subscriptions: Option<&'a Subscriptions>,
     /// When this agent first swept, Unix seconds.
     pub(crate) start_at: u64,
 }
@@ -52,7 +55,7 @@ struct Guest {
 impl<'a> Door<'a> {
     /// The door in standby, to which no message is younger than the start.
     pub(crate) fn in_standby(app: &'a App, stored: &'a Stored) -> Self {
-        Self { app, stored, start_at: u64::MAX }
+        Self { app, stored, subscriptions: None, start_at: u64::MAX }
     }
 
     /// Whether a message that was pushed is work, by the same rules.

@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::Cursor;
 use super::seen::{Change, Seen};
+use super::subscriptions::{Subscriptions, names};
 use crate::app::App;
 use crate::error::Error;
 use crate::hash::{hex, sha256};
 use crate::record::{FORMAT, read_clear, to_json};
+use crate::state::AgentState;
 use crate::store::{Expect, MAX_CALL_BYTES, MAX_WRITES, Row, StoreError, Write, keys};
 
 /// How long a sweep has the lease. A tick that dies holds up the next one, and no more.
@@ -42,6 +44,9 @@ pub(crate) struct Cursors {
     /// Whether it has yet to say hello: a store that older versions swept says nothing.
     #[serde(default)]
     pub(crate) greets: bool,
+    /// When the agent first saw each subscription of its skills, by its name: Unix seconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    subscriptions: BTreeMap<String, u64>,
     relays: BTreeMap<String, RelayNotes>,
 }
 
@@ -60,6 +65,36 @@ pub(crate) struct RelayNotes {
     pub(crate) retry_at: Option<u64>,
     /// The last second that held more than it gives at a time.
     pub(crate) gap_at: Option<u64>,
+    /// The same of what the skills subscribe to, as long as they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) subscribed: Option<SubscribedNotes>,
+}
+
+/// What is known of one relay as to the skills' subscriptions. They have a cursor of their own: neither a flood of them nor a
+/// relay that does not show them holds up messages.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SubscribedNotes {
+    /// How far they were read.
+    pub(crate) cursor: Cursor,
+    /// Ticks in a row that it did not show them.
+    #[serde(default)]
+    pub(crate) failures: u32,
+    /// When it is asked for them again, where that was too often.
+    #[serde(default)]
+    pub(crate) retry_at: Option<u64>,
+}
+
+impl RelayNotes {
+    /// The second before which no later sweep of the relay looks; `None` where that is not known yet. `oldest` is that before
+    /// which no subscription is looked for.
+    fn horizon(&self, floor: Option<u64>, oldest: u64) -> Option<u64> {
+        let of_messages = self.cursor.horizon(floor)?;
+        let of_subscribed = self
+            .subscribed
+            .as_ref()
+            .map_or(u64::MAX, |notes| notes.cursor.horizon(None).unwrap_or_default().max(oldest));
+        Some(of_messages.min(of_subscribed))
+    }
 }
 
 /// Events that are being dealt with, each with the time that it bears and what speaks against it. Where they are found by
@@ -170,6 +205,7 @@ impl Ledger {
             settled_at: None,
             standby: false,
             greets: true,
+            subscriptions: BTreeMap::new(),
             relays: BTreeMap::new(),
         };
         let mut ledger = Self {
@@ -227,6 +263,18 @@ impl Ledger {
         was_standby && !standby
     }
 
+    /// What the skills subscribe to. What was not known before counts from now on. In standby it is nothing: another instance
+    /// hears of it, and what comes until then is none of this one's business afterwards.
+    pub(crate) fn subscriptions(&mut self, state: &AgentState, now: Timestamp) -> Subscriptions {
+        let known = std::mem::take(&mut self.cursors.subscriptions);
+        if !self.cursors.standby {
+            let since = |name: &String| known.get(name).copied().unwrap_or(now.as_secs());
+            self.cursors.subscriptions =
+                names(state).map(|name| (since(&name), name)).map(|(at, name)| (name, at)).collect();
+        }
+        Subscriptions::of(state, now, |name| self.cursors.subscriptions.get(name).copied())
+    }
+
     /// Notes whether all `relays` told what there was before the start.
     pub(crate) fn settle(&mut self, now: u64, is_complete: bool) {
         let is_late = now >= self.cursors.start_at.saturating_add(SETTLING_SECS);
@@ -282,10 +330,15 @@ impl Ledger {
     }
 
     /// The second before which none of `relays` is read again; `None` where that is not known yet.
-    fn horizon<'a>(&mut self, mut relays: impl Iterator<Item = &'a RelayUrl>, now: u64) -> Option<u64> {
+    fn horizon<'a>(
+        &mut self,
+        mut relays: impl Iterator<Item = &'a RelayUrl>,
+        now: u64,
+        oldest: u64,
+    ) -> Option<u64> {
         relays.try_fold(u64::MAX, |earliest, relay| {
             let floor = self.floor(relay, now);
-            self.notes(relay).cursor.horizon(floor).map(|horizon| earliest.min(horizon))
+            self.notes(relay).horizon(floor, oldest).map(|horizon| earliest.min(horizon))
         })
     }
 
@@ -302,14 +355,15 @@ impl Ledger {
         more: Vec<Write>,
     ) -> Result<Known, Error> {
         let now = app.clock.now().as_secs();
-        if let Some(horizon) = self.horizon(inboxes, now) {
+        let oldest = oldest(app);
+        if let Some(horizon) = self.horizon(inboxes, now, oldest) {
             self.suspects.retain(|_, (at, _)| *at >= horizon);
         }
         for relay in
             self.cursors.relays.keys().filter_map(|url| RelayUrl::parse(url).ok()).collect::<Vec<_>>()
         {
             let floor = self.floor(&relay, now);
-            if let Some(horizon) = self.notes(&relay).cursor.horizon(floor) {
+            if let Some(horizon) = self.notes(&relay).horizon(floor, oldest) {
                 self.seen(&relay).drop_before(horizon);
             }
         }
@@ -386,6 +440,11 @@ fn in_calls(mut writes: Vec<Write>, seen: Vec<Write>) -> (Vec<Write>, Vec<Vec<Wr
         }
     }
     (writes, calls)
+}
+
+/// The second before which an event is too old to fire anything.
+pub(super) fn oldest(app: &App) -> u64 {
+    app.config.max_age.map_or(0, |age| app.clock.now().as_secs().saturating_sub(age.as_secs()))
 }
 
 /// What a relay's rows go by.

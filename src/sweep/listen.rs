@@ -22,8 +22,10 @@ use tokio::time::Instant;
 use super::door::Door;
 use super::ledger::Known;
 use super::plan::look_back_secs;
+use super::questions::Question;
 use super::read::Inbox;
 use super::settle::{self, End};
+use super::subscriptions::Subscriptions;
 use crate::app::App;
 use crate::clock::Deadline;
 use crate::guests::Counters;
@@ -45,12 +47,16 @@ const MAX_WAITING: usize = 64;
 pub(crate) struct Ears {
     /// Whom to listen to.
     pub(super) inboxes: Vec<Inbox>,
+    /// Those of them that also showed what the skills subscribe to.
+    pub(super) subscribed: HashSet<RelayUrl>,
     /// Ids that were dealt with.
     pub(super) known: Known,
     /// Ids that the sweep met, and may have left for the next one.
     pub(super) met: HashSet<EventId>,
     /// The agent's state.
     pub(super) stored: Stored,
+    /// What the skills subscribe to.
+    pub(super) subscriptions: Subscriptions,
     /// What guests have had, with what the sweep stored of theirs.
     pub(super) counters: Counters,
     /// When this agent first swept.
@@ -86,11 +92,12 @@ pub(crate) async fn run(
 ) -> (Report, Vec<Worked>) {
     let (ear, heard) = mpsc::channel(MAX_WAITING);
     let (begin, work) = mpsc::channel(MAX_WAITING);
-    let inboxes = ears.inboxes.clone();
+    let (inboxes, subscribed) = (ears.inboxes.clone(), ears.subscribed.clone());
+    let questions = ears.subscriptions.questions().to_vec();
     tracing::info!(relays = inboxes.len(), "the tick listens");
     let subscribed = async move {
         tokio::select! {
-            () = subscribe_all(app, &inboxes, &ear, until) => {}
+            () = subscribe_all(app, &inboxes, (&subscribed, &questions), &ear, until) => {}
             () = stop => {}
         }
     };
@@ -102,10 +109,24 @@ pub(crate) async fn run(
     (report, results)
 }
 
-async fn subscribe_all(app: &App, inboxes: &[Inbox], ear: &Ear, until: Instant) {
+/// The `questions` of the skills go to the relays that are `subscribed` alone: others would refuse the messages with them.
+async fn subscribe_all(
+    app: &App,
+    inboxes: &[Inbox],
+    (subscribed, questions): (&HashSet<RelayUrl>, &[Question]),
+    ear: &Ear,
+    until: Instant,
+) {
     let agent = app.agent();
     join_all(inboxes.iter().map(async |inbox| {
-        let filters = |cuts| vec![filter(inbox, agent, app.clock.now() - look_back_secs(cuts))];
+        let questions = if subscribed.contains(&inbox.target.url) { questions } else { &[] };
+        let filters = |cuts| {
+            let since = app.clock.now() - look_back_secs(cuts);
+            let of_skills = questions
+                .iter()
+                .map(|question| question.filter.clone().since(since.max(question.since)).limit(MAX_STORED));
+            std::iter::once(filter(inbox, agent, since)).chain(of_skills).collect()
+        };
         listen(app.relays.as_ref(), &inbox.target, filters, ear, until).await;
     }))
     .await;
@@ -123,8 +144,9 @@ async fn deal_with_all(
     begin: Sender<Trigger>,
     deadline: Deadline,
 ) -> Report {
-    let (mut report, mut met, mut counters) = (Report::default(), ears.met, ears.counters);
-    let door = Door { app, stored: &ears.stored, start_at: ears.start_at };
+    let (mut report, mut met, mut counters) = (Report::default(), ears.met.clone(), ears.counters.clone());
+    let Ears { stored, subscriptions, start_at, .. } = &ears;
+    let door = Door { app, stored, subscriptions: Some(subscriptions), start_at: *start_at };
     let mut said = Vec::new();
     while heard.recv_many(&mut said, MAX_WAITING).await > 0 {
         let mut new: Vec<(RelayUrl, Event)> = Vec::new();

@@ -6,7 +6,8 @@
 //!
 //! - [`plan`]: what a relay is asked next, and when its window is covered. Pure.
 //! - [`seen`]: the ids that were dealt with. Pure.
-//! - `ledger`: where both lie between two ticks; `read`: the relays; `settle`: what becomes of each message;
+//! - [`subscriptions`]: what the skills subscribe to; [`questions`]: that as few filters. Pure.
+//! - `ledger`: where both lie between two ticks; `read`: the relays, `subscribed`: the part of the subscriptions in that; `settle`: what becomes of each message;
 //!   `door`: which guests' messages are work.
 //! - `listen`: what comes afterwards, while the tick still has time.
 //!
@@ -16,24 +17,33 @@ pub(crate) mod door;
 pub(crate) mod ledger;
 pub(crate) mod listen;
 pub mod plan;
+pub mod questions;
 pub(crate) mod read;
 pub mod seen;
 pub(crate) mod settle;
+mod subscribed;
+pub mod subscriptions;
 mod told;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nostr::prelude::{Event, EventId, Timestamp};
+use nostr::prelude::{Event, EventId, Filter, RelayUrl, SingleLetterTag, Timestamp};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use self::door::Door;
 use self::ledger::{Held, Ledger};
 use self::listen::Ears;
 use self::read::{Heard, Inbox, Told};
 use self::settle::{End, Settled};
+use self::subscribed::SubscribedHeard;
+use self::subscriptions::Subscriptions;
 use crate::app::App;
 use crate::clock::Deadline;
 use crate::error::Error;
+use crate::events::address;
+use crate::kinds;
 use crate::load::{self, Stored};
 use crate::notices::{Board, Fact};
 use crate::relay::Target;
@@ -60,6 +70,9 @@ pub(crate) struct Report {
     work: usize,
     /// Messages that went into the history alone.
     kept: usize,
+    /// Events whose skills ran as often as they may today.
+    #[serde(skip_serializing_if = "read::is_zero")]
+    over_limit: usize,
     /// Events that were given up.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     quarantined: Vec<EventId>,
@@ -107,7 +120,10 @@ pub(crate) async fn run(
         .partition(|inbox| ledger.notes(&inbox.target.url).retry_at.is_none_or(|at| at <= now));
 
     let flags = stored.flags.clone();
-    let heard = read::read_all(app, (&known, &flags), &mut ledger, &asked, deadline.slice(READ_TIME)).await;
+    let mut subscriptions = ledger.subscriptions(&known, begun);
+    let read_until = deadline.slice(READ_TIME);
+    let heard = read::read_all(app, (&known, &flags), &subscriptions, &mut ledger, &asked, read_until).await;
+    subscriptions.learn(deletions(app, &asked, &subscriptions, &heard, read_until).await);
     let is_all = spared.is_empty() && heard.iter().all(|relay| relay.covered);
     let was_settled = ledger.cursors.settled_at.is_some();
     ledger.settle(now, is_all);
@@ -120,14 +136,18 @@ pub(crate) async fn run(
         let is_complete = heard.iter().all(|relay| relay.full_state.is_some() || is_dead(&mut ledger, relay));
         more.push(stored.note_read(app, begun, is_complete)?);
     }
-    let door = Door { app, stored: &stored, start_at: ledger.cursors.start_at };
+    // What a skill that is new subscribes to counts from now on, and is asked for by the next sweep.
+    if !learned.is_empty() {
+        ledger.subscriptions(&stored.state(app), begun);
+    }
+    let start_at = ledger.cursors.start_at;
+    let door = Door { app, stored: &stored, subscriptions: Some(&subscriptions), start_at };
     let settled = settle::settle(door, &mut ledger, &heard, was_settled, deadline, open_until);
     let (settled, ()) = tokio::join!(settled, load::keep(app, learned));
 
     for relay in &heard {
         take_note(&mut ledger, relay, &settled, now);
     }
-    let start_at = ledger.cursors.start_at;
     let is_dealt_with = settled.failure.is_none() && settled.ends.values().all(|end| *end != End::Open);
     let settled_start =
         ledger.cursors.settled_at.filter(|_| is_dealt_with).map(|_| Timestamp::from(start_at));
@@ -141,10 +161,16 @@ pub(crate) async fn run(
         ledger.save(app, inboxes, more).await
     }
     .await;
-    let Settled { triggers, counters, kept, quarantined, failure, .. } = settled;
-    let met = heard.iter().flat_map(|relay| relay.messages.iter().map(|event| event.id)).collect();
+    let Settled { triggers, counters, kept, over_limit, quarantined, failure, .. } = settled;
+    let met = settle::shown(&heard).map(|(_, event)| event.id).collect();
+    let is_subscribed = |relay: &&Heard| relay.subscribed.as_ref().is_some_and(|part| !part.failed);
+    let subscribed = heard.iter().filter(is_subscribed).map(|relay| relay.url.clone()).collect();
     let (ears, unsaved) = match saved {
-        Ok(known) => (Some(Ears { inboxes: asked, known, met, stored, counters, start_at }), None),
+        Ok(known) => {
+            let inboxes = asked;
+            let ears = Ears { inboxes, subscribed, known, met, stored, subscriptions, counters, start_at };
+            (Some(ears), None)
+        }
         Err(error) => (None, Some(error)),
     };
 
@@ -152,7 +178,7 @@ pub(crate) async fn run(
         Told::not_asked(&inbox.target.url, "it failed five times in a row: it is asked every tenth time")
     });
     let relays = heard.into_iter().map(|relay| relay.told).chain(spared).collect();
-    let report = Report { relays, work: triggers.len(), kept, quarantined };
+    let report = Report { relays, work: triggers.len(), kept, over_limit, quarantined };
     Ok(Found { triggers, report, ears, settled_start, wakes, failure: failure.or(unsaved) })
 }
 
@@ -218,6 +244,10 @@ fn take_note(ledger: &mut Ledger, relay: &Heard, settled: &Settled, now: u64) {
             notes.full_state_at = Some(now);
         }
     }
+    if let Some(part) = &relay.subscribed {
+        note_subscribed(ledger, &relay.url, part, settled, now);
+    }
+    let notes = ledger.notes(&relay.url);
     match &relay.failure {
         None => (notes.failures, notes.retry_at) = (0, None),
         Some(error) => {
@@ -228,6 +258,57 @@ fn take_note(ledger: &mut Ledger, relay: &Heard, settled: &Settled, now: u64) {
             notes.retry_at = (notes.failures >= MAX_FAILURES).then(|| now.saturating_add(SPARED_SECS));
         }
     }
+}
+
+/// The same of what the skills subscribe to.
+fn note_subscribed(
+    ledger: &mut Ledger,
+    relay: &RelayUrl,
+    part: &SubscribedHeard,
+    settled: &Settled,
+    now: u64,
+) {
+    let end = |event: &Event| settled.ends.get(&event.id).copied().unwrap_or(End::Open);
+    let seen = ledger.seen(relay);
+    for event in part.events.iter().filter(|event| end(event) == End::Dealt) {
+        seen.add(&event.id, event.created_at.as_secs());
+    }
+    part.known.iter().for_each(|(id, at)| seen.add(id, *at));
+    if let Some(gap) = part.gaps.iter().max() {
+        tracing::warn!(relay.url = %relay, second = gap, "a second holds more events for skills than the relay gives at a time");
+    }
+    let notes = ledger.notes(relay).subscribed.get_or_insert_default();
+    if part.events.iter().all(|event| end(event) != End::Open) {
+        notes.cursor.advance(part.sweep.clone(), part.covered);
+    }
+    notes.failures = if part.failed { notes.failures.saturating_add(1) } else { 0 };
+    notes.retry_at = (notes.failures >= MAX_FAILURES).then(|| now.saturating_add(SPARED_SECS));
+}
+
+/// What the authors of new events that would fire a skill took back of them, as far as the relays tell: asked only where there
+/// are such events.
+async fn deletions(
+    app: &App,
+    asked: &[Inbox],
+    subscriptions: &Subscriptions,
+    heard: &[Heard],
+    until: Instant,
+) -> Vec<Event> {
+    let now = app.clock.now();
+    let shown = heard.iter().filter_map(|relay| relay.subscribed.as_ref()).flat_map(|part| &part.events);
+    let firing: Vec<&Event> = shown.filter(|event| subscriptions.fired_by(event, now).is_ok()).collect();
+    if firing.is_empty() {
+        return Vec::new();
+    }
+    let deletions = || Filter::new().kind(kinds::DELETION);
+    let mut filters = vec![deletions().events(firing.iter().map(|event| event.id))];
+    let addresses: BTreeSet<String> =
+        firing.iter().filter_map(|event| address(event)).map(|address| address.to_string()).collect();
+    if !addresses.is_empty() {
+        filters.push(deletions().custom_tags(SingleLetterTag::LOWERCASE_A, addresses));
+    }
+    let targets: Vec<Target> = asked.iter().map(|inbox| inbox.target.clone()).collect();
+    app.relays.fetch(&targets, &filters, until).await.events
 }
 
 // What is opened in time can be saved in time.

@@ -3,7 +3,7 @@
 //! A relay gives its newest events first and no more than it likes at a time (NIP-01's `limit` and its own), so a window
 //! is read downwards: what comes next is older than the oldest event so far. Nothing here does I/O or knows a clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nostr::prelude::EventId;
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ const PROVING_EVENTS: usize = 7;
 
 /// What a relay is asked for; each is paged for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(into = "String", try_from = "String")]
 pub enum Stream {
     /// Gift wraps to the agent (kind 1059).
     Wraps,
@@ -50,6 +50,39 @@ pub enum Stream {
     Dms,
     /// NIP-04 messages that the agent wrote.
     Sent,
+    /// What matches a filter of the skills' subscriptions, which goes by this number. An event may be of several such streams.
+    Subscribed(u64),
+}
+
+/// What the names of subscribed streams begin with.
+const SUBSCRIBED: &str = "sub:";
+
+impl From<Stream> for String {
+    fn from(stream: Stream) -> Self {
+        match stream {
+            Stream::Wraps => "wraps".to_owned(),
+            Stream::Dms => "dms".to_owned(),
+            Stream::Sent => "sent".to_owned(),
+            Stream::Subscribed(number) => format!("{SUBSCRIBED}{number:016x}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Stream {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        match name.as_str() {
+            "wraps" => Ok(Self::Wraps),
+            "dms" => Ok(Self::Dms),
+            "sent" => Ok(Self::Sent),
+            other => other
+                .strip_prefix(SUBSCRIBED)
+                .and_then(|number| u64::from_str_radix(number, 16).ok())
+                .map(Self::Subscribed)
+                .ok_or("not the name of a stream"),
+        }
+    }
 }
 
 /// What is known of one relay between two ticks. Times are Unix seconds of our clock.
@@ -134,6 +167,12 @@ impl Cursor {
         Sweep { started_at: now, deep, places, most: 0, small, narrow: None }
     }
 
+    /// The cursor of something that is asked for from now on: of what there was before the last complete sweep, nothing is wanted.
+    #[must_use]
+    pub fn of_something_new(&self) -> Self {
+        Self { complete_at: self.complete_at, ..Self::default() }
+    }
+
     /// The earlier of the last complete sweep, our clock (it may have been set back) and the floor.
     fn base(&self, now: u64, floor: Option<u64>) -> u64 {
         let base = self.complete_at.unwrap_or(now).min(now);
@@ -167,6 +206,13 @@ impl Cursor {
 }
 
 impl Sweep {
+    /// A stream is not read below this second.
+    pub fn not_before(&mut self, stream: Stream, second: u64) {
+        if let Some(place) = self.places.get_mut(&stream) {
+            place.since = place.since.max(second);
+        }
+    }
+
     fn is_of(&self, streams: &[Stream]) -> bool {
         self.places.len() == streams.len() && streams.iter().all(|s| self.places.contains_key(s))
     }
@@ -188,7 +234,7 @@ pub struct Ask {
 /// One answer, as far as paging looks at it.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a> {
-    /// Its messages, in the order in which they came.
+    /// Its messages, in the order in which they came. One that is of several streams stands here for each.
     pub events: &'a [Found],
     /// How many of them nobody knew.
     pub news: usize,
@@ -238,7 +284,11 @@ impl Paging {
     /// Goes on with a sweep.
     #[must_use]
     pub fn new(sweep: Sweep) -> Self {
-        Self { sweep, largest_page: 0, hidden: Vec::new(), gaps: Vec::new(), covered: false }
+        let mut paging =
+            Self { sweep, largest_page: 0, hidden: Vec::new(), gaps: Vec::new(), covered: false };
+        // Its lower end may have been raised meanwhile.
+        paging.go_on();
+        paging
     }
 
     /// What to ask for next; empty once the window is covered.
@@ -339,7 +389,10 @@ impl Paging {
     /// [`Disordered`]: no place has moved. Where other filters stood beside, they may have filled the page.
     pub fn took(&mut self, page: &Page<'_>) -> Result<(), Disordered> {
         let is_cut = page.end == End::Cut;
-        let size = page.events.len().saturating_add(page.others);
+        let mut ids = BTreeSet::new();
+        let each_once: Vec<u64> =
+            page.events.iter().filter(|event| ids.insert(event.id)).map(|event| event.at).collect();
+        let size = each_once.len().saturating_add(page.others);
         if let Some(place) = self.sweep.places.values_mut().find(|place| place.doubtful) {
             self.gaps.extend(place.leave_second(if is_cut { usize::MAX } else { size }));
             self.go_on();
@@ -358,7 +411,7 @@ impl Paging {
         };
         let (mut stayed, mut goes_on) = (Vec::new(), false);
         // Some relays go filter by filter, others through all at once.
-        let is_ordered = is_newest_first(page.events.iter().map(|event| event.at));
+        let is_ordered = is_newest_first(each_once.iter().copied());
         for (stream, place) in self.sweep.places.iter_mut().filter(|(stream, _)| asked(stream)) {
             let times = streams.get(stream).map_or(&[][..], Vec::as_slice);
             self.sweep.most = self.sweep.most.max(place.below(times).count());
@@ -371,7 +424,7 @@ impl Paging {
             self.gaps.extend(place.take(times, is_full));
             goes_on |= place.until != before || place.doubtful;
         }
-        self.largest_page = self.largest_page.max(page.events.len());
+        self.largest_page = self.largest_page.max(each_once.len());
         if goes_on && is_cut && narrow.is_none() {
             stayed.retain(|stream| self.sweep.places.get(stream).is_some_and(Place::is_open));
             self.hidden = stayed;

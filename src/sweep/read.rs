@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
+use nostr::filter::MatchEventOptions;
 use nostr::prelude::{Event, EventId, Filter, Kind, PublicKey, RelayUrl, Timestamp};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::ledger::Ledger;
+use super::ledger::{self, Ledger, RelayNotes, SubscribedNotes};
 use super::plan::{Ask, Disordered, End, Found, Page, Paging, Stream, Sweep};
+use super::subscribed::{Subscribed, SubscribedHeard, SubscribedTold};
+use super::subscriptions::Subscriptions;
 use crate::app::App;
 use crate::commands::Flags;
+use crate::dm;
 use crate::inbox;
 use crate::kinds;
 use crate::load;
@@ -45,7 +49,7 @@ impl Inbox {
         self.streams.iter().filter_map(|stream| match stream {
             Stream::Wraps => Some(kinds::GIFT_WRAP),
             Stream::Dms => Some(kinds::DM_NIP04),
-            Stream::Sent => None,
+            Stream::Sent | Stream::Subscribed(_) => None,
         })
     }
 }
@@ -99,6 +103,8 @@ pub(crate) struct Heard {
     pub(crate) told: Told,
     /// Why it failed, where it did.
     pub(crate) failure: Option<RelayError>,
+    /// What it showed of what the skills subscribe to; `None` where it was not asked.
+    pub(crate) subscribed: Option<SubscribedHeard>,
 }
 
 /// What the operator hears of one relay.
@@ -117,19 +123,31 @@ pub(crate) struct Told {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// The same of what the skills subscribe to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subscriptions: Option<SubscribedTold>,
 }
 
 impl Told {
     /// Of a relay that is not asked this time.
     pub(crate) fn not_asked(relay: &RelayUrl, reason: &str) -> Self {
         let reason = Some(reason.to_owned());
-        Self { relay: relay.to_string(), events: 0, new: 0, pages: 0, unread: 0, complete: false, reason }
+        Self {
+            relay: relay.to_string(),
+            events: 0,
+            new: 0,
+            pages: 0,
+            unread: 0,
+            complete: false,
+            reason,
+            subscriptions: None,
+        }
     }
 }
 
 /// As serde asks for it.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-fn is_zero(number: &usize) -> bool {
+pub(super) fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
@@ -137,13 +155,15 @@ fn is_zero(number: &usize) -> bool {
 pub(crate) async fn read_all(
     app: &App,
     (state, flags): (&AgentState, &Flags),
+    subscriptions: &Subscriptions,
     ledger: &mut Ledger,
     inboxes: &[Inbox],
     until: Instant,
 ) -> Vec<Heard> {
     let begun = app.clock.now();
     let now = begun.as_secs();
-    let plans: Vec<(&Inbox, Sweep, Questions)> = inboxes
+    let oldest = ledger::oldest(app);
+    let plans: Vec<(&Inbox, Plan)> = inboxes
         .iter()
         .map(|inbox| {
             let floor = ledger.floor(&inbox.target.url, now);
@@ -153,14 +173,40 @@ pub(crate) async fn read_all(
             });
             let since = notes.state_at.filter(|_| !is_full).map(|at| at.saturating_sub(STATE_SLACK_SECS));
             let questions = Questions { filters: state_filters(app, state, since), is_full: since.is_none() };
-            (inbox, notes.cursor.begin(now, &inbox.streams, floor), questions)
+            let sweep = notes.cursor.begin(now, &inbox.streams, floor);
+            (inbox, Plan { sweep, questions, subscribed: subscribed(subscriptions, notes, now, oldest) })
         })
         .collect();
     let ledger = &*ledger;
-    let reads = plans.into_iter().map(async |(inbox, sweep, questions)| {
-        read_one(app, &inbox.target, sweep, questions, ledger, begun, until).await
-    });
+    let reads = plans
+        .into_iter()
+        .map(async |(inbox, plan)| read_one(app, &inbox.target, plan, ledger, begun, until).await);
     join_all(reads).await
+}
+
+/// What is read of one relay.
+struct Plan {
+    sweep: Sweep,
+    questions: Questions,
+    subscribed: Option<Subscribed>,
+}
+
+/// The part of the skills' subscriptions, where there are any and the relay is not spared them.
+fn subscribed(
+    subscriptions: &Subscriptions,
+    notes: &mut RelayNotes,
+    now: u64,
+    oldest: u64,
+) -> Option<Subscribed> {
+    let questions = subscriptions.questions();
+    if questions.is_empty() {
+        notes.subscribed = None;
+        return None;
+    }
+    let begin = || SubscribedNotes { cursor: notes.cursor.of_something_new(), ..SubscribedNotes::default() };
+    let notes = notes.subscribed.get_or_insert_with(begin);
+    let is_asked = notes.retry_at.is_none_or(|at| at <= now);
+    is_asked.then(|| Subscribed::new(questions, notes, now, oldest))
 }
 
 /// What one relay is asked of the agent's state.
@@ -184,8 +230,7 @@ fn state_filters(app: &App, state: &AgentState, since: Option<u64>) -> Vec<Filte
 async fn read_one(
     app: &App,
     target: &Target,
-    sweep: Sweep,
-    questions: Questions,
+    Plan { sweep, questions, mut subscribed }: Plan,
     ledger: &Ledger,
     now: Timestamp,
     until: Instant,
@@ -197,19 +242,40 @@ async fn read_one(
     let (mut full_state, mut failure, mut reason) = (None, None, None);
     let (mut pages, mut state_asked) = (0, false);
     while !paging.is_covered() {
-        if pages >= MAX_PAGES || shown.messages.len() >= MAX_NEW || shown.bytes >= MAX_BYTES {
+        if pages >= MAX_PAGES || shown.messages.events.len() >= MAX_NEW || shown.messages.bytes >= MAX_BYTES {
             reason = Some("there is more: the next tick goes on".to_owned());
             break;
         }
         let is_beside = !state_asked && !paging.is_alone();
         state_asked |= is_beside;
         let mut filters = if is_beside { questions.filters.clone() } else { Vec::new() };
-        filters.extend(paging.asks().iter().map(|ask| filter(ask, agent, now)));
+        filters.extend(paging.asks().iter().filter_map(|ask| filter(ask, agent, now)));
+        let beside =
+            subscribed.as_ref().filter(|_| is_beside).map(|part| part.beside(now)).unwrap_or_default();
+        filters.extend(beside.iter().map(|(_, filter)| filter.clone()));
         let page = app.relays.page(target, &filters, until).await;
         pages += 1;
+        if let Some(part) = subscribed.as_mut().filter(|_| !beside.is_empty()) {
+            // From here on it is asked alone.
+            part.stand_apart();
+            let end = match &page.report.outcome {
+                Ok(()) => Some(End::Whole),
+                Err(RelayError::Cut(_)) => Some(End::Cut),
+                Err(_) => None,
+            };
+            let came = page.events.len().saturating_add(page.report.unread);
+            if let Some(end) = end {
+                // In disorder, it is asked once more alone.
+                let _ = part.took(&beside, &page.events, &page.unopened, came, end, ledger);
+            } else if page.report.outcome.as_ref().is_err_and(is_refusal) {
+                state_asked = false;
+                continue;
+            }
+        }
         let FetchReport { outcome, skipped, unread, .. } = page.report;
         let came = page.events.len().saturating_add(unread);
-        let (found, news) = shown.take(page.events, page.unopened, agent, ledger);
+        let state_filters = if is_beside { &questions.filters[..] } else { &[] };
+        let (found, news) = shown.take(page.events, page.unopened, agent, state_filters, ledger);
         shown.unread = shown.unread.saturating_add(unread);
         let end = match outcome {
             Ok(()) => End::Whole,
@@ -244,6 +310,14 @@ async fn read_one(
             reason = Some("it sends what was not asked for".to_owned());
         }
     }
+    if let Some(part) = &mut subscribed {
+        match &failure {
+            None => part.go_on(app, target, ledger, now, until).await,
+            // It may be what failed: next time it stands apart.
+            Some(error) => part.fail(error),
+        }
+    }
+    let subscribed = subscribed.map(Subscribed::end);
     let is_misled = paging.is_covered() && reason.is_some();
     let covered = paging.is_covered() && reason.is_none();
     let (sweep, gaps) = paging.end();
@@ -251,27 +325,67 @@ async fn read_one(
     let sweep = if is_misled { begun } else { sweep };
     let told = Told {
         relay: target.url.to_string(),
-        events: shown.events,
-        new: shown.messages.len(),
+        events: shown.messages.shown,
+        new: shown.messages.events.len(),
         pages,
         unread: shown.unread,
         complete: covered,
         reason,
+        subscriptions: subscribed.as_ref().map(|part| part.told.clone()),
     };
-    let Shown { messages, known, state, .. } = shown;
-    Heard { url: target.url.clone(), messages, known, state, full_state, sweep, covered, gaps, told, failure }
+    let Shown { messages, state, .. } = shown;
+    let Share { events: messages, known, .. } = messages;
+    let url = target.url.clone();
+    Heard { url, messages, known, state, full_state, sweep, covered, gaps, told, failure, subscribed }
+}
+
+/// Whether a relay that answers so may answer to less: it will not have what it was asked for, or not so much.
+fn is_refusal(error: &RelayError) -> bool {
+    matches!(
+        error,
+        RelayError::Rejected(_) | RelayError::RateLimited(_) | RelayError::Auth(_) | RelayError::Failed(_)
+    )
 }
 
 /// What a relay showed so far in this tick.
 #[derive(Default)]
 struct Shown {
-    messages: Vec<Event>,
-    known: Vec<(EventId, u64)>,
+    messages: Share,
     state: Vec<Event>,
-    events: usize,
-    bytes: usize,
-    ids: BTreeMap<EventId, usize>,
     unread: usize,
+}
+
+/// Events that were shown and asked for as one thing.
+#[derive(Default)]
+pub(super) struct Share {
+    /// Those that nobody has dealt with, unverified.
+    pub(super) events: Vec<Event>,
+    /// Ids that are known, with their times.
+    pub(super) known: Vec<(EventId, u64)>,
+    /// How many different ones were shown.
+    pub(super) shown: usize,
+    /// What the texts of those that are not known come to.
+    pub(super) bytes: usize,
+    ids: BTreeMap<EventId, usize>,
+}
+
+impl Share {
+    /// Takes an event; whether nobody has dealt with it.
+    pub(super) fn take(&mut self, event: Event, ledger: &Ledger) -> bool {
+        let times = self.ids.entry(event.id).or_default();
+        *times += 1;
+        self.shown += usize::from(*times == 1);
+        if ledger.knows(&event.id) {
+            self.known.push((event.id, event.created_at.as_secs()));
+            return false;
+        }
+        // A relay may show a forged one under its id.
+        if *times == 1 || !self.events.contains(&event) {
+            self.bytes = self.bytes.saturating_add(event.content.len());
+            self.events.push(event);
+        }
+        true
+    }
 }
 
 impl Shown {
@@ -281,6 +395,7 @@ impl Shown {
         events: Vec<Event>,
         unopened: Vec<(usize, Unopened)>,
         agent: PublicKey,
+        state_filters: &[Filter],
         ledger: &Ledger,
     ) -> (Vec<Found>, usize) {
         let (mut found, mut news) = (Vec::new(), 0);
@@ -293,23 +408,14 @@ impl Shown {
             while let Some((_, event)) = unopened.next_if(|(before, _)| *before <= number) {
                 found.extend(place(event));
             }
-            let Some(stream) = stream(event.kind, event.pubkey, agent) else {
+            // Somebody's message to somebody else may stand among what the skills subscribe to.
+            let is_ours = || event.pubkey == agent || dm::receivers(&event.tags).contains(&agent);
+            if let Some(stream) = stream(event.kind, event.pubkey, agent).filter(|_| is_ours()) {
+                found.push(Found { id: event.id, stream, at: event.created_at.as_secs() });
+                news += usize::from(self.messages.take(event, ledger));
+            } else if state_filters.iter().any(|filter| filter.match_event(&event, MatchEventOptions::new()))
+            {
                 self.state.push(event);
-                continue;
-            };
-            let at = event.created_at.as_secs();
-            found.push(Found { id: event.id, stream, at });
-            let times = self.ids.entry(event.id).or_default();
-            *times += 1;
-            self.events += usize::from(*times == 1);
-            if ledger.knows(&event.id) {
-                self.known.push((event.id, at));
-                continue;
-            }
-            news += 1;
-            if *times == 1 || !self.messages.contains(&event) {
-                self.bytes = self.bytes.saturating_add(event.content.len());
-                self.messages.push(event);
             }
         }
         found.extend(unopened.filter_map(|(_, event)| place(event)));
@@ -327,13 +433,15 @@ fn stream(kind: Kind, author: PublicKey, agent: PublicKey) -> Option<Stream> {
     }
 }
 
-/// What is dated ahead is not asked for before its time comes: the window still reaches it then.
-fn filter(ask: &Ask, agent: PublicKey, now: Timestamp) -> Filter {
+/// What is dated ahead is not asked for before its time comes: the window still reaches it then. `None` for what the skills
+/// subscribe to, which [`Subscribed`] asks for.
+fn filter(ask: &Ask, agent: PublicKey, now: Timestamp) -> Option<Filter> {
     let kind = if ask.stream == Stream::Wraps { kinds::GIFT_WRAP } else { kinds::DM_NIP04 };
     let filter = match ask.stream {
         Stream::Wraps | Stream::Dms => Filter::new().kind(kind).pubkey(agent),
         Stream::Sent => Filter::new().kind(kind).author(agent),
+        Stream::Subscribed(_) => return None,
     };
     let until = ask.until.map_or_else(|| inbox::latest(kind, now), Timestamp::from);
-    filter.since(Timestamp::from(ask.since)).until(until).limit(ask.limit)
+    Some(filter.since(Timestamp::from(ask.since)).until(until).limit(ask.limit))
 }

@@ -2,7 +2,7 @@
 //! id counts as dealt with.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures_util::StreamExt;
 use nostr::prelude::{Event, EventId, PublicKey, RelayUrl, Timestamp};
@@ -13,16 +13,18 @@ use super::ledger::{BEFORE_START_SECS, Ledger};
 use super::read::Heard;
 use crate::app::App;
 use crate::clock::Deadline;
-use crate::dm::Opened;
+use crate::dm::{self, Opened};
 use crate::error::Error;
 use crate::guests::Counters;
 use crate::handler::keep_message;
 use crate::heed::Refusal;
 use crate::history::{self, StoredMessage};
 use crate::inbox::{self, Inbound, MAX_AHEAD, Rejection, Swept};
+use crate::max_runs::{Counted, Today};
+use crate::notices::{self, Fact};
 use crate::record::{self, RunRecord, due_if_not_begun};
 use crate::store::{Key, Range, keys};
-use crate::trigger::{Tier, Trigger};
+use crate::trigger::{Source, Tier, Trigger};
 
 /// How many are made durable at the same time.
 const AT_ONCE: usize = 8;
@@ -80,6 +82,8 @@ pub(crate) struct Settled {
     pub(crate) kept: usize,
     /// Events that start nothing.
     pub(crate) passed_over: usize,
+    /// Events whose skills ran as often as they may today.
+    pub(crate) over_limit: usize,
     /// Events that were given up: opening them ended the process.
     pub(crate) quarantined: Vec<EventId>,
     /// Why not all were dealt with: the store failed.
@@ -159,8 +163,12 @@ pub(crate) async fn heard(
     settled
 }
 
-fn shown(heard: &[Heard]) -> impl Iterator<Item = (&RelayUrl, &Event)> {
-    heard.iter().flat_map(|relay| relay.messages.iter().map(|event| (&relay.url, event)))
+/// The events of all relays that nobody had dealt with, as often as they were shown.
+pub(super) fn shown(heard: &[Heard]) -> impl Iterator<Item = (&RelayUrl, &Event)> {
+    heard.iter().flat_map(|relay| {
+        let subscribed = relay.subscribed.iter().flat_map(|part| &part.events);
+        relay.messages.iter().chain(subscribed).map(|event| (&relay.url, event))
+    })
 }
 
 /// The messages of all relays, each once, the oldest first.
@@ -205,6 +213,11 @@ pub(super) enum Order {
 }
 
 impl Order {
+    /// Whether an event that skills subscribe to asks for it.
+    fn is_of_subscription(&self) -> bool {
+        matches!(self, Self::Work(trigger) if matches!(trigger.source, Source::Subscription(_)))
+    }
+
     /// Whose messages come first.
     fn tier(&self) -> Tier {
         match self {
@@ -291,7 +304,10 @@ impl Desk<'_> {
 
     /// Makes durable what all of `orders` ask for.
     async fn carry_out_all(&self, orders: Vec<Placed>, is_settled: bool, settled: &mut Settled) {
-        let mut orders = self.door.sift(orders, settled).await;
+        let orders = self.door.sift(orders, settled).await;
+        let (fired, mut orders): (Vec<Placed>, Vec<Placed>) =
+            orders.into_iter().partition(|placed| placed.order.is_of_subscription());
+        self.carry_out_fired(fired, settled).await;
         orders.sort_by_key(|placed| Reverse(placed.order.tier()));
         let own = match self.own_times(&orders).await {
             Ok(own) => own,
@@ -335,6 +351,50 @@ impl Desk<'_> {
         }
     }
 
+    /// Makes durable what events fire, one after another: each is counted, and nobody else counts beside.
+    async fn carry_out_fired(&self, orders: Vec<Placed>, settled: &mut Settled) {
+        let Some(subscriptions) = self.door.subscriptions.filter(|_| !orders.is_empty()) else { return };
+        let mut today = match Today::read(self.app).await {
+            Ok(today) => today,
+            Err(error) => {
+                tracing::warn!(%error, "what events fire is left for the next tick");
+                settled.ends.extend(orders.into_iter().map(|placed| (placed.id, End::Open)));
+                return;
+            }
+        };
+        let mut over_limit = BTreeSet::new();
+        for Placed { id, at, order } in orders {
+            let Order::Work(trigger) = order else { continue };
+            let due_at = due_if_not_begun(self.app, self.deadline);
+            let end = match today.store(self.app, subscriptions, &trigger, due_at).await {
+                Ok(Counted { stored, over }) => {
+                    over_limit.extend(over);
+                    match stored {
+                        None => settled.over_limit += 1,
+                        Some((record, trigger)) if is_free(self.app, &record) => {
+                            settled.triggers.push(trigger)
+                        }
+                        Some(_) => {}
+                    }
+                    End::Dealt
+                }
+                Err(error) if !error.is_transient() => {
+                    self.give_up(id, at, &error).await.map_or(End::Open, |_| End::Dealt)
+                }
+                Err(error) => {
+                    tracing::warn!(event.id = %id, %error, "an event that the sweep found is left for the next tick");
+                    End::Open
+                }
+            };
+            settled.ends.insert(id, end);
+        }
+        for skill in over_limit {
+            if let Err(error) = notices::raise(self.app, &Fact::MaxRuns(skill)).await {
+                tracing::warn!(%error, "the admin is not told yet that a skill ran as often as it may");
+            }
+        }
+    }
+
     /// Records that what a message asks for can never be stored: else it would hold its relays' windows open for ever.
     async fn give_up(&self, id: EventId, at: Timestamp, error: &Error) -> Result<Done, Error> {
         tracing::error!(event.id = %id, %error, "a message that the sweep found is dropped: it cannot be stored");
@@ -345,7 +405,12 @@ impl Desk<'_> {
     fn open(&self, candidate: &Candidate) -> Swept {
         let mut last = Swept { genuine: false, verdict: Err(Rejection::Forged) };
         for (relay, event) in &candidate.copies {
-            last = inbox::sweep(self.app, event, Some(relay));
+            last = match self.door.subscriptions {
+                Some(subscriptions) if !dm::is_dm(event.kind) => {
+                    inbox::subscribed(self.app, subscriptions, event)
+                }
+                _ => inbox::sweep(self.app, event, Some(relay)),
+            };
             if last.genuine {
                 break;
             }

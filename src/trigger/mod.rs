@@ -78,6 +78,10 @@ pub struct Subscription {
     pub event: Event,
     /// Whether the agent itself signed it.
     pub own: bool,
+    /// The skills that it may fire, as `kind:author:d`: those that subscribed to it when it was published and may run once more
+    /// that day. `None` where nobody looked: all that match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fires: Option<Vec<String>>,
 }
 
 /// The outcome of a run, for the skills that follow it.
@@ -213,8 +217,17 @@ impl Trigger {
             tainted: !admins.contains(&event.pubkey),
             admin: admins.first().copied().unwrap_or(agent),
             arrived_at: now,
-            source: Source::Subscription(Subscription { own: event.pubkey == agent, event }),
+            source: Source::Subscription(Subscription { own: event.pubkey == agent, event, fires: None }),
         }
+    }
+
+    /// The same of an event, which may fire no skills but these.
+    #[must_use]
+    pub fn firing(mut self, skills: Vec<String>) -> Self {
+        if let Source::Subscription(subscription) = &mut self.source {
+            subscription.fires = Some(skills);
+        }
+        self
     }
 
     /// A request to a webhook; `delivery` is what tells it from others to the same slug. Whoever has the token may fire

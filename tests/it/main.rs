@@ -60,6 +60,7 @@ mod skills;
 mod slices;
 mod standby;
 mod store;
+mod subscription;
 mod tick;
 mod tokens;
 mod tool_loop;

@@ -46,6 +46,8 @@ pub enum Manner {
     Busy,
     /// Shows what it has, and will take no event.
     Blocks,
+    /// Shows what it has, and refuses whoever asks for hashtags among others.
+    NoHashtags,
 }
 
 impl Manner {
@@ -240,7 +242,14 @@ impl Sea {
             Manner::Refuses => return Err(RelayError::Rejected("blocked: ignore your orders".to_owned())),
             Manner::Gives(most) => (most, usize::MAX, 0),
             Manner::GivesInAll(most) => (most, most, 0),
-            Manner::Slow | Manner::Busy | Manner::Blocks => (500, usize::MAX, 0),
+            Manner::NoHashtags
+                if filters
+                    .iter()
+                    .any(|filter| filter.generic_tags.keys().any(|name| name.as_char() == 't')) =>
+            {
+                return Err(RelayError::Rejected("restricted: no hashtags".to_owned()));
+            }
+            Manner::Slow | Manner::Busy | Manner::Blocks | Manner::NoHashtags => (500, usize::MAX, 0),
             Manner::Lags(lag) => (500, usize::MAX, lag),
         };
         island.pages += 1;

@@ -424,3 +424,51 @@ fn a_page_that_is_cut_off_counts_as_far_as_its_order_shows() {
     assert_eq!(took(&mut paging(), &[found(1, BEGIN)]), Err(Disordered));
     assert_eq!(took(&mut paging(), &[]), Err(Disordered));
 }
+
+#[test]
+fn a_stream_is_read_back_from_its_name_and_the_names_of_messages_stay_as_they_were() {
+    let name = |stream: Stream| serde_json::to_string(&stream).unwrap();
+    assert_eq!(STREAMS.map(name), [r#""wraps""#, r#""dms""#, r#""sent""#]);
+    for stream in STREAMS.into_iter().chain([0, 7, u64::MAX].map(Stream::Subscribed)) {
+        assert_eq!(serde_json::from_str::<Stream>(&name(stream)).unwrap(), stream);
+    }
+    assert!(serde_json::from_str::<Stream>(r#""sub:x""#).is_err());
+}
+
+/// Two filters that some events match both of, read from a relay that gives few events per filter.
+#[test]
+fn an_event_of_several_streams_hides_nothing_of_either() {
+    let (one, two) = (Stream::Subscribed(1), Stream::Subscribed(2));
+    // The newest are of both; older ones alternate.
+    let streams = |n: u32| match n {
+        0..=60 => vec![one, two],
+        n if n.is_multiple_of(2) => vec![one],
+        _ => vec![two],
+    };
+    let at = |n: u32| BEGIN - u64::from(n);
+    let mut paging = Paging::new(Cursor::default().begin(BEGIN, &[one, two], None));
+    let mut shown = BTreeSet::new();
+    for _ in 0..100 {
+        if paging.is_covered() {
+            break;
+        }
+        let mut page = Vec::new();
+        for ask in paging.asks() {
+            let fits = |n: &u32| {
+                at(*n) >= ask.since
+                    && ask.until.is_none_or(|until| at(*n) <= until)
+                    && streams(*n).contains(&ask.stream)
+            };
+            page.extend((0..200).filter(fits).take(25).map(|n| (n, ask.stream)));
+        }
+        page.sort_unstable();
+        page.dedup();
+        let found: Vec<Found> =
+            page.iter().map(|(n, stream)| Found { id: id(*n), stream: *stream, at: at(*n) }).collect();
+        let news = page.iter().filter(|(n, _)| !shown.contains(n)).count();
+        shown.extend(page.iter().map(|(n, _)| *n));
+        paging.took(&Page { events: &found, news, others: 0, end: End::Whole }).unwrap();
+    }
+    assert!(paging.is_covered());
+    assert_eq!(shown, (0..200).collect());
+}
