@@ -168,6 +168,13 @@ pub fn last_heard(messages: &[StoredMessage]) -> Option<Protocol> {
     messages.iter().rev().find(|message| !message.from_agent).map(|message| message.protocol)
 }
 
+/// Whether the last message, but for `this` one, which a run answers, has no reply: another run may be about to save it.
+#[must_use]
+pub fn lacks_a_reply(messages: &[StoredMessage], this: Option<EventId>) -> bool {
+    let others = messages.iter().filter(|message| Some(message.id) != this);
+    others.max_by_key(|message| (message.at(), message.id)).is_some_and(|last| !last.from_agent)
+}
+
 /// Of a conversation in order what the model sees: what came after `begin`, where somebody began it anew, and of an
 /// admin's neither commands nor their answers.
 #[must_use]
@@ -232,6 +239,29 @@ mod tests {
             vec![message(1, 8, 4), message(2, 3, 3), message(3, 2, 2), message(1, 8, 2), message(9, 9, 9)];
         let ids: Vec<EventId> = in_order(stored, &trigger).into_iter().map(|message| message.id).collect();
         assert_eq!(ids, [1, 3, 2].map(id));
+    }
+
+    #[test]
+    fn a_reply_is_lacking_where_the_last_message_of_the_others_is_the_peers() {
+        let message = |n: u8, at: u64, from_agent| StoredMessage {
+            id: EventId::from_byte_array([n; 32]),
+            from_agent,
+            protocol: Protocol::Nip17,
+            created_at: Timestamp::from(at),
+            arrived_at: Timestamp::from(at),
+            text: String::new(),
+            of_run: from_agent,
+            aside: false,
+        };
+        let lacks =
+            |messages: &[StoredMessage]| lacks_a_reply(messages, Some(EventId::from_byte_array([9; 32])));
+        let (one, reply, two, this) =
+            (message(1, 1, false), message(2, 3, true), message(3, 4, false), message(9, 2, false));
+        assert!(!lacks(&[]) && !lacks(std::slice::from_ref(&this)));
+        assert!(lacks(&[one.clone(), this.clone()]));
+        // Replies are dated when they are written: behind messages that came meanwhile.
+        assert!(!lacks(&[one.clone(), this.clone(), reply.clone()]));
+        assert!(lacks(&[reply, one, two, this]));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! - [`heed`]: who is answered; [`guests`]: how often those who are no admins.
 //! - [`record`]: the claim that makes it once, the saved reply, the outcome.
 //! - [`load`]: what the agent knows, as [`state`] from [`events`] and [`skill`]s; [`context`]: what the model sees of it.
+//! - [`tick`]: what the schedule calls each minute; [`sweep`]: the relays; [`cron`]: the instants that are due.
 //! - [`snapshots`]: the same, written down for people.
 //! - [`commands`]: what an admin orders by DM.
 //! - [`notices`]: what the admin is told without asking; [`standby`]: when nobody is answered.
@@ -31,6 +32,7 @@ pub mod commands;
 pub mod config;
 pub mod context;
 pub mod credentials;
+pub mod cron;
 pub mod dm;
 pub mod environment;
 pub mod error;

@@ -75,6 +75,8 @@ pub struct Stored {
     begin: Option<Timestamp>,
     /// What an admin ordered for all runs.
     pub(crate) flags: Flags,
+    /// The message that the run answers.
+    message: Option<EventId>,
     /// The outage that the conversation waits for to end.
     pub(crate) outage: Option<outage::Found>,
     /// What guests have had, where the trigger is one's.
@@ -153,10 +155,10 @@ pub async fn stored(app: &App, trigger: &Trigger) -> Result<Stored, Error> {
             None => Ok(Counters::default()),
         }
     };
-    // The line first: whoever has the floor then may save a reply before the conversation is read, never after unseen.
     let (line, rows, messages, counters) = tokio::join!(line, app.store.list(&state), messages, counters);
     let (rows, messages) = (rows?, messages?);
-    let mut stored = Stored { line: line?, counters: counters?, ..Stored::default() };
+    let message = history::incoming(trigger).map(|(_, message)| message.id);
+    let mut stored = Stored { line: line?, counters: counters?, message, ..Stored::default() };
     rows.iter().for_each(|row| stored.add_state(row));
     messages.iter().for_each(|row| stored.add_message(app, row));
     Ok(stored)
@@ -308,6 +310,11 @@ impl Stored {
             self.events.iter().cloned(),
             app.clock.now(),
         )
+    }
+
+    /// See [`history::lacks_a_reply`].
+    pub(crate) fn lacks_a_reply(&self) -> bool {
+        history::lacks_a_reply(&self.messages, self.message)
     }
 
     /// What is known without asking any relay.

@@ -132,6 +132,15 @@ pub async fn find(app: &App, run_id: &str) -> Result<Option<RunRecord>, Error> {
     rows.iter().flatten().next().map(read_clear).transpose()
 }
 
+/// The answer that a run kept which answers nobody.
+///
+/// # Errors
+/// As [`earlier`].
+pub async fn kept_answer(app: &App, run_id: &str) -> Result<Option<String>, Error> {
+    let rows = app.store.read(&[keys::answer(run_id)]).await?;
+    rows.iter().flatten().next().map(|row| app.open_sealed(row)).transpose()
+}
+
 /// Records that an event starts nothing, so that it is told the same way when it comes again. A claim that is there
 /// already stays as it is.
 ///

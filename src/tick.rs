@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::app::App;
 use crate::clock::Deadline;
 use crate::commands::{self, Flags};
+use crate::cron;
 use crate::error::Error;
 use crate::handler;
 use crate::notices::Board;
@@ -72,7 +73,7 @@ pub async fn run_and_listen(
     stop: impl Future<Output = ()>,
 ) -> Result<Value, Error> {
     let is_late = scheduled_at.is_some_and(|at| at + LATE < app.clock.now());
-    let Begun { mut swept, due: due_rows, board, flags, state } =
+    let Begun { mut swept, cron, due: due_rows, board, flags, state } =
         Box::pin(begin(app, is_late, deadline)).await?;
     // Who does not sweep leaves the relays alone. Boxed, as is the sweep: what happens side by side is one future, which a
     // thread's stack must hold.
@@ -91,7 +92,8 @@ pub async fn run_and_listen(
             _ => None,
         }
     };
-    let (mut answer, heard, sent) = tokio::join!(take_up(app, swept, due, notice, deadline), listen, send);
+    let (mut answer, heard, sent) =
+        tokio::join!(take_up(app, swept, cron, due, notice, deadline), listen, send);
     if let Some(answer) = answer.as_object_mut() {
         let heard = heard.map(|(report, results)| json!({"heard": report, "results": told(results)}));
         answer.extend(heard.map(|heard| ("listen".to_owned(), heard)));
@@ -110,6 +112,8 @@ pub async fn run_and_listen(
 /// What a tick begins with.
 struct Begun {
     swept: Swept,
+    /// What cron stored.
+    cron: Result<Vec<Trigger>, Error>,
     /// The first due rows.
     due: Vec<Row>,
     board: Board,
@@ -119,18 +123,23 @@ struct Begun {
     state: Option<Vec<Row>>,
 }
 
-/// Reads the store, and sweeps the relays if it is time and nobody else does.
+/// Reads the store, stores what cron has, and sweeps the relays if it is time and nobody else does.
 async fn begin(app: &App, is_late: bool, deadline: Deadline) -> Result<Begun, Error> {
     let (due, notices) = (record::first_due(), Board::range());
-    if is_late {
-        let flags = [keys::flags()];
-        let (due, notices, flags) =
-            tokio::try_join!(app.store.list(&due), app.store.list(&notices), app.store.read(&flags))?;
-        let flags = Flags::of(flags.first().and_then(Option::as_ref));
-        let board = Board::read(app, notices);
-        return Ok(Begun { swept: Swept::not(json!("late")), due, board, flags, state: None });
-    }
     let (sweep, state) = (Range::whole(keys::SWEEP_PARTITION), Range::whole(keys::STATE_PARTITION));
+    let cron_due_at = due_if_not_begun(app, deadline);
+    if is_late {
+        let book = [keys::cron()];
+        let (due, notices, state, book) = tokio::try_join!(
+            app.store.list(&due),
+            app.store.list(&notices),
+            app.store.list(&state),
+            app.store.read(&book)
+        )?;
+        let (board, flags) = (Board::read(app, notices), Flags::among(&state));
+        let cron = cron::begin(app, book.first().and_then(Option::as_ref), &state, cron_due_at).await;
+        return Ok(Begun { swept: Swept::not(json!("late")), cron, due, board, flags, state: None });
+    }
     let (held, sweep, state, due, notices) = tokio::join!(
         ledger::take_lease(app),
         app.store.list(&sweep),
@@ -138,13 +147,20 @@ async fn begin(app: &App, is_late: bool, deadline: Deadline) -> Result<Begun, Er
         app.store.list(&due),
         app.store.list(&notices)
     );
-    let (mut board, state) = (Board::read(app, notices?), state?);
-    let flags = Flags::of(state.iter().find(|row| row.key == keys::flags()));
-    let (swept, state) = match held? {
-        None => (Swept::not(json!("held")), None),
-        Some(held) => (sweep_all(app, held, &sweep?, &state, &mut board, deadline).await, Some(state)),
+    let (mut board, sweep, state) = (Board::read(app, notices?), sweep?, state?);
+    let flags = Flags::among(&state);
+    let book = sweep.iter().find(|row| row.key == keys::cron());
+    // Both boxed: see `run_and_listen`.
+    let cron = Box::pin(cron::begin(app, book, &state, cron_due_at));
+    let (swept, cron, state) = match held? {
+        None => (Swept::not(json!("held")), cron.await, None),
+        Some(held) => {
+            let swept = Box::pin(sweep_all(app, held, &sweep, &state, &mut board, deadline));
+            let (swept, cron) = tokio::join!(swept, cron);
+            (swept, cron, Some(state))
+        }
     };
-    Ok(Begun { swept, due: due?, board, flags, state })
+    Ok(Begun { swept, cron, due: due?, board, flags, state })
 }
 
 async fn sweep_all(
@@ -192,6 +208,7 @@ async fn due_runs(app: &App, rows: &[Row], swept: &Swept, flags: &Flags) -> Resu
 async fn take_up(
     app: &App,
     swept: Swept,
+    cron: Result<Vec<Trigger>, Error>,
     due: Result<Vec<Due>, Error>,
     notice: Result<Option<Trigger>, Error>,
     deadline: Deadline,
@@ -214,6 +231,14 @@ async fn take_up(
         }
         Err(error) => (Vec::new(), json!({"error": failed(error, "what is due")})),
     };
+    let cron_told = match cron {
+        Ok(cron) => {
+            let count = json!(cron.len());
+            triggers.extend(cron);
+            count
+        }
+        Err(error) => json!({"error": failed(error, "cron")}),
+    };
     match notice {
         Ok(notice) => triggers.extend(notice),
         Err(error) => drop(failed(error, "what the admin is to be told")),
@@ -225,7 +250,7 @@ async fn take_up(
         Some(queue) if !app.config.standby => queue_all(app, queue.as_ref(), triggers, due).await,
         _ => work_all(app, triggers, due, deadline).await,
     };
-    json!({"success": success, "sweep": swept, "due": due_told, "results": told(results)})
+    json!({"success": success, "sweep": swept, "cron": cron_told, "due": due_told, "results": told(results)})
 }
 
 async fn queue_all(app: &App, queue: &dyn Queue, triggers: Vec<Trigger>, due: Vec<Due>) -> Vec<Worked> {

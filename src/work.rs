@@ -34,7 +34,7 @@ use crate::outcome::{Outcome, Worked};
 use crate::publish::{self, Route};
 use crate::queue::enqueue_run;
 use crate::record::{
-    self, Claim, Claimed, Due, Earlier, MAX_ATTEMPTS, RunRecord, Status, delivery, due_if_not_begun, line,
+    self, Claim, Claimed, Earlier, MAX_ATTEMPTS, RunRecord, Status, delivery, due_if_not_begun, line,
 };
 use crate::run::beginning::Beginning;
 use crate::run::driver;
@@ -137,32 +137,12 @@ async fn next_in_line(app: &App, peer: &PublicKey, next: &Next, deadline: Deadli
         Next::Nobody | Next::Left => return None,
         Next::Ahead(run) if has_time => record::stored_trigger(app, run).await.map(Some),
         Next::Line if has_time => line::first_waiting(app, peer).await.map(|due| due.map(|due| due.trigger)),
-        Next::Ahead(_) | Next::Line => match line::waiting(app, peer).await {
-            Ok(waiting) => {
-                pass_on(app, waiting).await;
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        },
+        Next::Ahead(_) | Next::Line => line::hand_on(app, peer).await.map(|()| None),
     };
     found.unwrap_or_else(|error| {
         tracing::warn!(%error, "a run that waits in its conversation cannot be worked now");
         None
     })
-}
-
-/// Leaves to the queue, or to the next tick, what there is no time for.
-async fn pass_on(app: &App, waiting: Vec<Due>) {
-    for mut due in waiting {
-        let run = due.record.run_id.clone();
-        let passed = match &app.queue {
-            Some(queue) => enqueue_run(queue.as_ref(), run.clone()).await.map(drop),
-            None => due.postpone(app, app.clock.now().as_secs()).await,
-        };
-        if let Err(error) = passed {
-            tracing::info!(run.id = %run, %error, "a run that waits is not due at once");
-        }
-    }
 }
 
 /// One run, from the claim to the record. `is_its_turn`: whether it is known to stand first in the line, if in one. A panic
@@ -213,6 +193,10 @@ async fn claim_and_answer(
         Err(error) => return (Err(error), Next::Left),
     };
     let run = claim.record.run_id.clone();
+    let stored = match stored {
+        Ok(read) if claim.may_succeed_another(&read) => load::stored(app, trigger).await,
+        stored => stored,
+    };
     // Also of one that had the floor before: who gave it that may have died before it saw the line.
     if !is_its_turn
         && claim.has_floor()
@@ -222,10 +206,6 @@ async fn claim_and_answer(
         let given = claim.give_way(app).await;
         return (given.map(|()| Outcome::Busy { run, waits_for: None }), Next::Line);
     }
-    let stored = match stored {
-        Ok(read) if claim.succeeds_another(&read.line) => load::stored(app, trigger).await,
-        stored => stored,
-    };
     claim.record.note_step("claim", watch.lap_ms());
     // On the heap: what a run awaits nests deep, and all of it would lie in the futures of every door.
     let answer = Box::pin(async { answer(app, trigger, stored?, &mut claim, deadline, watch).await });

@@ -10,6 +10,7 @@ use super::CliResult;
 use crate::app::App;
 use crate::commands::{line, usd};
 use crate::config::Config;
+use crate::dm::printable;
 use crate::record::{self, Attempt, Named, RunRecord};
 use crate::tools::time::iso;
 
@@ -19,7 +20,7 @@ use crate::tools::time::iso;
 pub(super) struct Request {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Shows all of this run's record: its id, or what that begins with.
+    /// Shows all of this run's record, and the answer where nobody else was told it: its id, or what that begins with.
     id: Option<String>,
     /// How many runs are listed.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -55,7 +56,14 @@ pub(super) async fn run(
     }
     if let Some(id) = &request.id {
         let record = find(app, id).await?;
-        return if request.json { print_json(&json!(record), out) } else { print(&record, app, out) };
+        if request.json {
+            return print_json(&json!(record), out);
+        }
+        print(&record, app, out)?;
+        if let Some(answer) = record::kept_answer(app, &record.run_id).await? {
+            writeln!(out, "answer\n\n{}", printable(&answer))?;
+        }
+        return Ok(());
     }
     let last = usize::from(request.last);
     let records = if request.dead { record::dead(app, last).await } else { record::recent(app, last).await }?;

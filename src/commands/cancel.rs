@@ -33,6 +33,7 @@ impl Order<'_> {
             (Some(run), None) => Effect {
                 text: format!("Cancelled: {}.", run.record.short_id()),
                 writes: cancel_writes(self.app, run)?,
+                freed: run.record.conversation.into_iter().collect(),
             },
             (Some(_), Some(_)) => Effect::told("Several runs' ids begin so: give more of it."),
             (None, _) => Effect::told(
@@ -71,7 +72,8 @@ impl Order<'_> {
                 count(more, "more is left", "more are left")
             ),
         };
-        Ok(Effect { text, writes })
+        let freed = ours.iter().filter_map(|run| run.record.conversation).take(1).collect();
+        Ok(Effect { text, writes, freed })
     }
 
     /// Whether it is a message of this admin's from before the command: what comes later is not meant, however late the

@@ -18,12 +18,14 @@ pub(crate) use self::orders::Begin;
 pub use self::parse::Command;
 #[cfg(feature = "local")]
 pub(crate) use self::reports::{line, usd};
+use nostr::prelude::PublicKey;
+
 use crate::app::App;
 use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::letter::Letter;
 use crate::publish;
-use crate::record::Claim;
+use crate::record::{Claim, line};
 use crate::store::Write;
 use crate::trigger::{Dm, Source, Tier, Trigger};
 
@@ -37,12 +39,18 @@ struct Effect {
     text: String,
     /// What is written, if nobody changed what that was decided on.
     writes: Vec<Write>,
+    /// Of the runs that it ends, the conversations.
+    freed: Vec<PublicKey>,
 }
 
 impl Effect {
     /// A word, and nothing is done.
     fn told(text: impl Into<String>) -> Self {
-        Self { text: text.into(), writes: Vec::new() }
+        Self::done(text, Vec::new())
+    }
+
+    fn done(text: impl Into<String>, writes: Vec<Write>) -> Self {
+        Self { text: text.into(), writes, freed: Vec::new() }
     }
 }
 
@@ -77,10 +85,16 @@ pub(crate) async fn obey(
     let letter = Letter::answer_to(dm);
     let order = Order { app, trigger, dm, run: claim.record.run_id.clone() };
     for _ in 0..ROUNDS {
-        let Effect { text, writes } = order.decide(command).await?;
+        let Effect { text, writes, freed } = order.decide(command).await?;
         let parts = publish::sign(app, &letter, &text, app.clock.now())?;
         if claim.save_answer(app, &letter, &parts, writes).await? {
             tracing::info!(run.id = %order.run, command = command.name(), "a command was obeyed");
+            for peer in freed {
+                // Where this fails they are due when the run that was ended would have been free.
+                if let Err(error) = line::hand_on(app, &peer).await {
+                    tracing::warn!(%error, "what waits behind a cancelled run has to wait longer");
+                }
+            }
             return Ok(parts);
         }
     }

@@ -33,7 +33,7 @@ impl Order<'_> {
             count(waiting, "run waits", "runs wait"),
             count(in_work, "run ends its present step", "runs end their present step"),
         );
-        Ok(Effect { text, writes: vec![flags.stop(Some(since), self.dm.created_at)?] })
+        Ok(Effect::done(text, vec![flags.stop(Some(since), self.dm.created_at)?]))
     }
 
     pub(super) async fn start(&self) -> Result<Effect, Error> {
@@ -52,13 +52,13 @@ impl Order<'_> {
                 )
             }
         };
-        Ok(Effect { text, writes: vec![write] })
+        Ok(Effect::done(text, vec![write]))
     }
 
     pub(super) async fn refresh(&self) -> Result<Effect, Error> {
         let flags = Flags::read(self.app).await?;
         let text = "The next sweep, or the next run if that comes first, reads my soul, my skills and the lists anew.";
-        Ok(Effect { text: text.to_owned(), writes: vec![flags.refresh(self.app.clock.now())?] })
+        Ok(Effect::done(text, vec![flags.refresh(self.app.clock.now())?]))
     }
 
     pub(super) async fn begin_anew(&self) -> Result<Effect, Error> {
@@ -71,6 +71,6 @@ impl Order<'_> {
         let expect = found.map_or(Expect::Absent, |row| Expect::Version(row.version));
         let write = Write::put(key, expect, to_json(&Begin { format: FORMAT, at })?, None);
         let text = "A new conversation. What was said before stays where it is, and I no longer look at it.";
-        Ok(Effect { text: text.to_owned(), writes: vec![write] })
+        Ok(Effect::done(text, vec![write]))
     }
 }

@@ -3,11 +3,13 @@
 use nostr::prelude::Timestamp;
 
 use super::{Effect, Flags, Order};
+use crate::cron;
 use crate::error::Error;
 use crate::notices::{self, fact};
 use crate::record::{self, RunRecord, Status};
 use crate::sweep::ledger::{self, RelayNotes};
 use crate::tools::time::iso;
+use crate::trigger::cron::due::{MAX_COUNTED, Missed};
 
 /// All commands.
 pub(super) const LIST: &str = "\
@@ -26,7 +28,7 @@ const MAX_RUNS: usize = 10;
 /// and the most that are looked at for them: commands are runs too, and not shown.
 const MAX_LOOKED_AT: usize = 50;
 
-/// The most dead letters and relays that `/status` names.
+/// The most dead letters, relays and missed runs that `/status` names.
 const MAX_NAMED: usize = 10;
 
 /// The most dead letters that are counted.
@@ -60,11 +62,12 @@ impl Order<'_> {
 
     pub(super) async fn status(&self) -> Result<Effect, Error> {
         let app = self.app;
-        let (flags, counts, dead, relays, other) = tokio::try_join!(
+        let (flags, counts, dead, relays, missed, other) = tokio::try_join!(
             Flags::read(app),
             self.counts(),
             record::dead(app, MAX_DEAD),
             ledger::relays(app),
+            cron::missed(app),
             notices::known(app, fact::OTHER_INSTANCE),
         )?;
         let state = match flags.stopped_at() {
@@ -80,6 +83,7 @@ impl Order<'_> {
                 counts.in_work, counts.waiting, counts.sending
             ),
             format!("Dead letters: {}", dead_letters(&dead)),
+            format!("Missed cron runs: {}", missed_runs(&missed)),
             format!("Another instance: {}", other.as_deref().unwrap_or("none seen")),
             if relays.is_empty() { "Relays: none was swept yet".to_owned() } else { "Relays:".to_owned() },
         ];
@@ -117,6 +121,24 @@ fn dead_letters(dead: &[RunRecord]) -> String {
     };
     let letters: String = dead.iter().take(MAX_NAMED).map(letter).collect();
     format!("{number}; `didactyl runs retry ID` runs one again{letters}")
+}
+
+fn missed_runs(missed: &[Missed]) -> String {
+    if missed.is_empty() {
+        return "none".to_owned();
+    }
+    let told = |missed: &Missed| {
+        let Missed { schedule, first, last, count } = missed;
+        match count {
+            1 => format!("\n- {schedule}: {}", iso(*last)),
+            _ => {
+                let more = if *count < MAX_COUNTED { "" } else { " or more" };
+                format!("\n- {schedule}: {count}{more}, {} to {}", iso(*first), iso(*last))
+            }
+        }
+    };
+    let newest: String = missed.iter().rev().take(MAX_NAMED).map(told).collect();
+    format!("too old when a tick came, or made up for by a later one{newest}")
 }
 
 fn relay(notes: &RelayNotes) -> String {

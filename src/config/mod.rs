@@ -64,6 +64,8 @@ pub struct Config {
     pub context_debug: ContextDebug,
     /// Where it is written down as files (`DIDACTYL_CONTEXT_DIR`); none is the working directory.
     pub context_dir: Option<PathBuf>,
+    /// How old an instant of cron may be to be run still: whole minutes (`DIDACTYL_CRON_GRACE_MINUTES`).
+    pub cron_grace: Duration,
     /// All that is secret in the variables, in each spelling that may come to stand in a text.
     pub secrets: Mask,
 }
@@ -147,6 +149,9 @@ const DEFAULT_GUESTS_PER_HOUR: &str = "60";
 /// Where no `DIDACTYL_MAX_TURNS` is set.
 const DEFAULT_MAX_TURNS: &str = "16";
 
+/// Where no `DIDACTYL_CRON_GRACE_MINUTES` is set.
+const DEFAULT_CRON_GRACE: Duration = Duration::from_secs(15 * 60);
+
 /// Where no `DIDACTYL_MAX_CONTINUATIONS` is set.
 const DEFAULT_MAX_CONTINUATIONS: u32 = 12;
 
@@ -181,6 +186,8 @@ impl Config {
         let max_continuations = reader
             .optional("DIDACTYL_MAX_CONTINUATIONS", parse::continuations)
             .unwrap_or(DEFAULT_MAX_CONTINUATIONS);
+        let cron_grace =
+            reader.optional("DIDACTYL_CRON_GRACE_MINUTES", parse::grace).unwrap_or(DEFAULT_CRON_GRACE);
         let context_debug = reader.or_default("DIDACTYL_CONTEXT_DEBUG", "off", str::parse);
         let context_dir = reader.get("DIDACTYL_CONTEXT_DIR").map(PathBuf::from);
 
@@ -224,6 +231,7 @@ impl Config {
                 max_continuations,
                 context_debug,
                 context_dir,
+                cron_grace,
             }),
             _ => Err(ConfigError(reader.faults)),
         }

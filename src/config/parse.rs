@@ -163,6 +163,13 @@ pub(super) fn continuations(text: &str) -> Result<u32, String> {
     continuations.ok_or_else(|| "is not a whole number from 0 to 1000".to_owned())
 }
 
+/// Minutes of grace, at least the one in which the next tick comes.
+pub(super) fn grace(text: &str) -> Result<Duration, String> {
+    let minutes = text.parse().ok().filter(|minutes| (1..=1440).contains(minutes));
+    let minutes: u64 = minutes.ok_or_else(|| "is not a whole number of minutes from 1 to 1440".to_owned())?;
+    Ok(Duration::from_secs(minutes.saturating_mul(60)))
+}
+
 pub(super) fn tokens(text: &str) -> Result<Vec<ApiToken>, String> {
     list(text)
         .enumerate()

@@ -137,6 +137,18 @@ fn the_continuations_of_a_run_are_limited_by_a_number() {
 }
 
 #[test]
+fn the_grace_of_cron_is_a_number_of_minutes() {
+    let grace = |text| with("DIDACTYL_CRON_GRACE_MINUTES", text).unwrap().cron_grace.as_secs();
+    assert_eq!([grace(""), grace("1"), grace("1440")], [900, 60, 86_400]);
+    for text in ["0", "1441", "-1", "15m"] {
+        assert_eq!(
+            fault("DIDACTYL_CRON_GRACE_MINUTES", text),
+            "DIDACTYL_CRON_GRACE_MINUTES is not a whole number of minutes from 1 to 1440"
+        );
+    }
+}
+
+#[test]
 fn a_tick_listens_for_seconds_or_not_at_all() {
     let listen = |text| with("DIDACTYL_LISTEN_SECONDS", text).unwrap().listen;
     assert_eq!([listen("0"), listen(""), listen("55")], [None, None, Some(Duration::from_secs(55))]);

@@ -10,6 +10,7 @@ use crate::dm::ReplyPart;
 use crate::error::Error;
 use crate::history;
 use crate::letter::Letter;
+use crate::load::Stored;
 use crate::store::{Change, Expect, Key, Row, StoreError, Write, keys};
 use crate::trigger::{Tier, Trigger};
 
@@ -276,10 +277,11 @@ impl Claim {
         floor_of(&self.record).is_some()
     }
 
-    /// Whether another run had the floor until now, by the rows of [`line::first_in_line`] or by what the claim met: then what was
-    /// read beside the claim may lack the reply of that one.
-    pub(crate) fn succeeds_another(&self, rows: &[Row]) -> bool {
-        self.floor.is_some() && (self.met_holder || line::shows_another(&self.record, rows))
+    /// Whether another run may have had the floor until now, by what the claim met and by what was `read` beside it: then that
+    /// may lack the reply of that run.
+    pub(crate) fn may_succeed_another(&self, read: &Stored) -> bool {
+        let shows_another = || line::shows_another(&self.record, &read.line) || read.lacks_a_reply();
+        self.floor.is_some() && (self.met_holder || shows_another())
     }
 
     /// Leaves the floor to those that stand in the line before it: it was not begun.

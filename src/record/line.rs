@@ -30,6 +30,7 @@ use super::{Due, FORMAT, RunRecord, Status, pointer, read_clear, to_json};
 use crate::app::App;
 use crate::error::Error;
 use crate::inbox::MAX_AHEAD;
+use crate::queue::enqueue_run;
 use crate::store::{Expect, Key, Range, Row, Write, keys, write_or_leave};
 
 /// The most of a line that are looked at together.
@@ -180,7 +181,7 @@ pub(super) fn shows_another(record: &RunRecord, rows: &[Row]) -> bool {
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable.
-pub(crate) async fn waiting(app: &App, peer: &PublicKey) -> Result<Vec<Due>, Error> {
+async fn waiting(app: &App, peer: &PublicKey) -> Result<Vec<Due>, Error> {
     let rows = line(app, peer).await?;
     take_up(app, &rows).await
 }
@@ -198,6 +199,24 @@ pub(crate) async fn first_waiting(app: &App, peer: &PublicKey) -> Result<Option<
         }
     }
     Ok(None)
+}
+
+/// Leaves those that wait to the queue, or to the next tick: nobody here works them, or has time to.
+///
+/// # Errors
+/// As [`waiting`].
+pub(crate) async fn hand_on(app: &App, peer: &PublicKey) -> Result<(), Error> {
+    for mut due in waiting(app, peer).await? {
+        let run = due.record.run_id.clone();
+        let handed = match &app.queue {
+            Some(queue) => enqueue_run(queue.as_ref(), run.clone()).await.map(drop),
+            None => due.postpone(app, app.clock.now().as_secs()).await,
+        };
+        if let Err(error) = handed {
+            tracing::info!(run.id = %run, %error, "a run that waits is not due at once");
+        }
+    }
+    Ok(())
 }
 
 /// The rows of a line, in order, without messages that are dated ahead.

@@ -34,6 +34,7 @@
 //! | `SWEEP` | `LEASE` | who sweeps the relays now |
 //! | `SWEEP` | `CURSORS` | how far each relay was read |
 //! | `SWEEP` | `BATCH` | the events that are being opened |
+//! | `SWEEP` | `CRON` | how far the cron schedules are dealt with, and what was missed |
 //! | `SWEEP` | `SEEN#<relay>#<six hours>#<part>` | ids that were dealt with, packed |
 //! | `CONTEXT` | `<begin>#<run id>` | that there are snapshots of a run's context |
 //! | `CONTEXT#<run id>` | `<time>#<name>#<part>` | a part of a snapshot, sealed |
@@ -281,6 +282,12 @@ pub fn sweep_cursors() -> Key {
 #[must_use]
 pub fn sweep_batch() -> Key {
     Key::new(SWEEP_PARTITION, "BATCH")
+}
+
+/// How far the cron schedules are dealt with. It lies beside what each tick reads anyway.
+#[must_use]
+pub fn cron() -> Key {
+    Key::new(SWEEP_PARTITION, "CRON")
 }
 
 /// A part of the ids that a relay showed and that were dealt with. A relay goes by the first 16 digits of its URL's

@@ -1,9 +1,12 @@
-//! Cron expressions as text: five fields or a name such as `@daily`, with an optional `TZ=Area/City ` in front. When one
-//! is due is not told here.
+//! Cron expressions: five fields or a name such as `@daily`, with an optional `TZ=Area/City ` in front.
+//!
+//! [`Schedule`] knows when one is due, and [`due`] what a tick does about that.
 
-use croner::Cron;
-use croner::parser::{CronParser, Seconds, Year};
-use croner::time::Weekday;
+pub mod due;
+mod fields;
+mod schedule;
+
+pub use self::schedule::Schedule;
 
 /// The names, and the fields that they stand for.
 const NAMES: [(&str, &str); 7] = [
@@ -16,105 +19,43 @@ const NAMES: [(&str, &str); 7] = [
     ("@hourly", "0 * * * *"),
 ];
 
-/// One spelling for what is written in several: single spaces, fields in lower case, names as their fields, and no time
-/// zone for UTC. Two skills with equal results are due at the same instants.
+/// One spelling for what is written in several: single spaces, fields in lower case, names as their fields, the zone as its
+/// database writes it, and none for UTC. Two skills with equal results are due at the same instants.
 #[must_use]
 pub fn normalise(expression: &str) -> String {
-    let mut words = expression.split_whitespace().peekable();
-    let zone = words.next_if(|word| word.starts_with("TZ=")).filter(|zone| !is_utc(zone));
-    let fields = words.collect::<Vec<_>>().join(" ").to_ascii_lowercase();
+    let (zone, fields) = split(expression);
+    let fields = fields.collect::<Vec<_>>().join(" ").to_ascii_lowercase();
     let named = NAMES.iter().find(|(name, _)| *name == fields).map(|(_, fields)| (*fields).to_owned());
     let fields = named.unwrap_or(fields);
-    zone.map_or_else(|| fields.clone(), |zone| format!("{zone} {fields}"))
+    let Some(zone) = zone else { return fields };
+    let known = schedule::zone_of(zone);
+    match known.as_ref().and_then(|zone| zone.iana_name()).unwrap_or(zone) {
+        "UTC" | "Etc/UTC" => fields,
+        zone => format!("{ZONE}{zone} {fields}"),
+    }
 }
 
-/// The fields in order: what each is, and what stands in it.
-const FIELDS: [(&str, &str); 5] = [
-    ("has a minute that cannot be read; use 0 to 59", ""),
-    ("has an hour that cannot be read; use 0 to 23", ""),
-    ("has a day of the month that cannot be read; use 1 to 31, or L for the last", "L W LW"),
-    (
-        "has a month that cannot be read; use 1 to 12, or JAN to DEC",
-        "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC",
-    ),
-    ("has a day of the week that cannot be read; use 0 to 7, or SUN to SAT", "L SUN MON TUE WED THU FRI SAT"),
-];
+/// What stands in front of a zone's name.
+const ZONE: &str = "TZ=";
 
-/// Whether there are instants that the expression names; the fault as the rest of a warning. Whether its time zone exists
-/// is not asked.
+/// The name of the zone, where there is one, and the fields.
+fn split(expression: &str) -> (Option<&str>, impl Iterator<Item = &str>) {
+    let mut words = expression.split_whitespace().peekable();
+    let zone =
+        words.next_if(|word| word.starts_with(ZONE)).map(|zone| zone.strip_prefix(ZONE).unwrap_or_default());
+    (zone, words)
+}
+
+/// Whether there are instants that the expression names; the fault as the rest of a warning.
 ///
 /// # Errors
 /// What is wrong, and what to do.
 pub fn check(expression: &str) -> Result<(), &'static str> {
-    let expression = normalise(expression);
-    let mut words = expression.split(' ').peekable();
-    let zone = words.next_if(|word| word.starts_with("TZ="));
-    let fields: Vec<&str> = words.collect();
-    let is_known = |c: u8| c.is_ascii_alphanumeric() || b"*,-/?#".contains(&c);
-    if fields.len() != FIELDS.len()
-        || !fields.iter().all(|field| field.bytes().all(is_known))
-        || !zone.is_none_or(is_zone_shaped)
-    {
-        return Err(
-            "is neither five fields such as \"0 9 * * *\" nor a name such as @daily, after an optional \
-                    TZ=Area/City",
-        );
-    }
-    for (at, (field, (fault, names))) in fields.iter().zip(FIELDS).enumerate() {
-        // With stars in the others, only this one can be wrong.
-        let alone: Vec<&str> =
-            (0..FIELDS.len()).map(|other| if other == at { *field } else { "*" }).collect();
-        if !is_well_written(field, names) || parse(&alone.join(" ")).is_none() {
-            return Err(fault);
-        }
-    }
-    let is_possible = parse(&fields.join(" ")).is_some_and(|cron| has_a_day(&cron));
-    is_possible.then_some(()).ok_or("names a day that no year has, such as 31 February")
+    Schedule::parse(expression).map(drop)
 }
 
-fn is_zone_shaped(zone: &str) -> bool {
-    let name = zone.trim_start_matches("TZ=");
-    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_+-".contains(&b))
-}
-
-/// Whether a field is written as cron has it: the parser would take an empty part for none, the name of a month for a
-/// minute, and JANFEB for 12. Words are of `names`, perhaps with the L of a last weekday, and stand apart from numbers.
-fn is_well_written(field: &str, names: &str) -> bool {
-    let field = field.to_ascii_uppercase();
-    let is_name = |word: &str| {
-        word.is_empty() || names.split(' ').any(|name| name == word || word.strip_suffix('L') == Some(name))
-    };
-    let words = field.split(|c: char| !c.is_ascii_alphanumeric());
-    let are_names = words.into_iter().all(|part| {
-        let word = part.trim_matches(|c: char| c.is_ascii_digit());
-        // 15W and 5L: a number may stand in front of what is no name.
-        is_name(word) && (word == part || word.len() <= 1 && part.ends_with(word))
-    });
-    are_names && field.split(',').all(|part| !part.is_empty())
-}
-
-fn parse(fields: &str) -> Option<Cron> {
-    let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
-    parser.parse(fields).ok()
-}
-
-/// Whether any year has a day that it names. Each day of a leap year is tried on each day of the week.
-fn has_a_day(cron: &Cron) -> bool {
-    const LEAP_YEAR: i32 = 2024;
-    let is_month = |month: &u32| cron.pattern.month_match(*month).unwrap_or_default();
-    (1..=12).filter(is_month).any(|month| {
-        (1..=croner::time::days_in_month(LEAP_YEAR, month)).any(|day| {
-            (0..7).any(|weekday| {
-                let weekday = Weekday::from_days_from_sunday(weekday);
-                cron.pattern.day_match(LEAP_YEAR, month, day, weekday).unwrap_or_default()
-            })
-        })
-    })
-}
-
-fn is_utc(zone: &str) -> bool {
-    matches!(zone, "TZ=UTC" | "TZ=Etc/UTC")
-}
+const NO_ZONE: &str =
+    "names a time zone that is not known; use a name of the IANA database such as Europe/Berlin";
 
 #[cfg(test)]
 mod tests {
@@ -130,6 +71,9 @@ mod tests {
             ("TZ=Europe/Berlin   @weekly", "TZ=Europe/Berlin 0 0 * * 0"),
             ("TZ=UTC 0 9 * * *", "0 9 * * *"),
             ("TZ=Etc/UTC @hourly", "0 * * * *"),
+            ("TZ=utc @hourly", "0 * * * *"),
+            ("TZ=europe/BERLIN 0 9 * * *", "TZ=Europe/Berlin 0 9 * * *"),
+            ("TZ=Nowhere/Else 0 9 * * *", "TZ=Nowhere/Else 0 9 * * *"),
             ("@reboot", "@reboot"),
             ("", ""),
         ] {
@@ -167,6 +111,7 @@ mod tests {
             "TZ=UTC",
             "TZ= 0 9 * * *",
             "TZ=a;b 0 9 * * *",
+            "TZ=Europe/Atlantis 0 9 * * *",
             "daily",
             "@",
             "@reboot",
@@ -206,9 +151,11 @@ mod tests {
         "TZ=UTC"
           is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "TZ= 0 9 * * *"
-          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          names a time zone that is not known; use a name of the IANA database such as Europe/Berlin
         "TZ=a;b 0 9 * * *"
-          is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
+          names a time zone that is not known; use a name of the IANA database such as Europe/Berlin
+        "TZ=Europe/Atlantis 0 9 * * *"
+          names a time zone that is not known; use a name of the IANA database such as Europe/Berlin
         "daily"
           is neither five fields such as "0 9 * * *" nor a name such as @daily, after an optional TZ=Area/City
         "@"
@@ -270,6 +217,16 @@ mod tests {
         "0 0 31 2,4,6,9,11 *"
           names a day that no year has, such as 31 February
         "#);
+    }
+
+    #[test]
+    fn an_endless_expression_is_refused() {
+        let list = |repeats: usize| format!("{}0 9 * * *", "0,".repeat(repeats));
+        assert_eq!(check(&list(245)), Ok(()));
+        assert_eq!(
+            check(&list(246)),
+            Err("is longer than 500 characters; use ranges and steps, or several triggers")
+        );
     }
 
     proptest::proptest! {

@@ -33,6 +33,7 @@ on_each_store! {
     a_run_that_is_stopped_between_two_steps_goes_on_from_there,
     a_run_that_is_cancelled_at_work_ends_at_its_next_step,
     cancel_ends_what_waits_in_this_conversation_and_nothing_else,
+    what_waits_behind_a_cancelled_run_is_due_at_once,
     a_new_conversation_hides_the_old_one_and_no_command_is_part_of_any,
 }
 
@@ -229,6 +230,28 @@ async fn cancel_ends_what_waits_in_this_conversation_and_nothing_else(on: On) {
     assert_eq!(outcomes(&answer), ["replied"], "{answer}");
     assert_eq!(agent.model.calls(), 1);
     assert_eq!(agent.record(&dm_trigger_id(&dm_id(&others))).await.status, Status::Done);
+}
+
+async fn what_waits_behind_a_cancelled_run_is_due_at_once(on: On) {
+    let agent = TestAgent::over(on, |asked| match asked.last_text("user") {
+        "one" => Answer::Refusal(503, vec![], json!({"error": {"message": "ill"}}).to_string()),
+        text => Answer::Text(text.to_uppercase()),
+    })
+    .await;
+    let now = Timestamp::now();
+    let [one, two] = [(9, "one"), (6, "two")].map(|(ago, text)| nip17_at(&secret(2), text, now - ago));
+    // The model is out of order: the first waits for it for half an hour by now, and the second behind the first.
+    agent.try_deliver(std::slice::from_ref(&one)).await.unwrap_err();
+    for _ in 0..8 {
+        agent.clock.forward(20 * MINUTE);
+        tick(&agent.another()).await;
+    }
+    assert_eq!(outcomes(&agent.deliver(std::slice::from_ref(&two)).await), ["busy"]);
+    assert_eq!(outcomes(&tick(&agent.another()).await), [""; 0]);
+    let id = run_id(&dm_trigger_id(&dm_id(&one)));
+    assert_eq!(order(&agent, &format!("/cancel {}", &id[..8])).await, format!("Cancelled: {}.", &id[..8]));
+    assert_eq!(outcomes(&tick(&agent.another()).await), ["replied"]);
+    assert!(texts(&agent).await.contains(&"TWO".to_owned()));
 }
 
 async fn a_new_conversation_hides_the_old_one_and_no_command_is_part_of_any(on: On) {

@@ -97,7 +97,7 @@ struct Read {
 
 impl Foreign {
     /// What the process answers to `request`.
-    async fn run(&self, command: &str, request: Value) -> Value {
+    pub async fn run(&self, command: &str, request: Value) -> Value {
         let mut child = Command::new(self.program)
             .args([&self.script, command])
             .stdin(Stdio::piped())

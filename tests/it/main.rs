@@ -21,6 +21,7 @@ mod context;
 mod context_debug;
 mod conversation;
 mod crash;
+mod cron;
 mod delivery;
 mod dm;
 mod dm_cases;

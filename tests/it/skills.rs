@@ -8,7 +8,6 @@ use didactyl::clock::Deadline;
 use didactyl::kinds;
 use didactyl::llm::scripted::{Answer, Asked};
 use didactyl::record::{self, Status, run_id};
-use didactyl::store::keys;
 use didactyl::trigger::Trigger;
 use didactyl::work::work;
 use nostr::prelude::{EventBuilder, FinalizeEvent, Kind, Tag, Timestamp};
@@ -17,6 +16,7 @@ use serde_json::{Value, json};
 use crate::agent::{BUDGET, TestAgent, agent_key, echo, nip04, secret};
 use crate::faults::{Fault, MemoryQueue, Side};
 use crate::ground::{On, on_each_store};
+use crate::process::Process;
 use crate::sea::tick;
 
 on_each_store! {
@@ -70,8 +70,7 @@ async fn do_work(app: &App, trigger: &Trigger) -> Value {
 
 /// The answer that a run kept.
 pub async fn kept(agent: &TestAgent, run: &str) -> Option<String> {
-    let rows = agent.app.store.read(&[keys::answer(run)]).await.unwrap();
-    rows.iter().flatten().next().map(|row| agent.app.open_sealed(row).unwrap())
+    record::kept_answer(&agent.app, run).await.unwrap()
 }
 
 async fn a_run_that_answers_nobody_keeps_its_answer(on: On) {
@@ -209,6 +208,18 @@ async fn a_chain_runs_once_whatever_call_the_process_dies_at(on: On) {
         }
         assert!(at > 15, "{side:?}: the chain ended after {at} calls");
     }
+}
+
+#[tokio::test]
+async fn at_the_terminal_a_run_shows_the_answer_that_it_kept() {
+    let skill: SkillOf = ("brief", &[&["trigger", "cron", "@daily"]], "Write a briefing.");
+    let agent = agent_with(On::Sqlite, &[skill], |_| Answer::Text("All is\nwell.\u{1b}[2J".to_owned())).await;
+    let trigger = daily(&agent);
+    do_work(&agent.app, &trigger).await;
+    let mut process = Process::start(&["runs", &run_id(&trigger.id)], &agent.vars());
+    assert!(process.ended().await.success());
+    let said = process.said.join("\n");
+    assert!(said.ends_with("\nanswer\n\nAll is\nwell.[2J"), "{said}");
 }
 
 #[tokio::test]
