@@ -15,7 +15,7 @@ use crate::context::{self, Context, Defaults, Input};
 use crate::history;
 use crate::load::Loaded;
 use crate::relay::PublishReport;
-use crate::run::driver::TOOL_SLICE;
+use crate::run::calls::TOOL_SLICE;
 use crate::state::AgentState;
 use crate::tools::{Draft, Publisher, ToolContext, ToolError};
 use crate::trigger::Trigger;

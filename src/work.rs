@@ -466,6 +466,7 @@ async fn respond(
     }
     if let Ok(Past { journal, .. }) = &past {
         note_published(app, loaded, claim, journal);
+        claim.record.unknown_calls = journal.unknown_calls();
     }
     let result = match past {
         Err(error) => Err(error),

@@ -133,6 +133,9 @@ fn print(record: &RunRecord, app: &App, out: &mut dyn Write) -> CliResult {
     if !record.tool_calls.is_empty() {
         say("tools", record.tool_calls.join(", "))?;
     }
+    for (turn, tool) in &record.unknown_calls {
+        say("unknown", format!("turn {turn}: whether {tool} took effect"))?;
+    }
     for id in &record.reply_ids {
         say("reply", id.to_string())?;
     }

@@ -93,6 +93,9 @@ pub struct RunRecord {
     /// The names of the tools that were called, in order.
     #[serde(default)]
     pub tool_calls: Vec<String>,
+    /// The calls of which nobody knows whether they took effect, and which are not made again: the turn, and the tool's name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown_calls: Vec<(u32, String)>,
     /// Tokens, as far as providers told.
     #[serde(default)]
     pub usage: Usage,
@@ -303,6 +306,7 @@ impl RunRecord {
             model: None,
             turns: 0,
             tool_calls: Vec::new(),
+            unknown_calls: Vec::new(),
             usage: Usage::default(),
             cost_micro_usd: 0,
             attempts: Vec::new(),

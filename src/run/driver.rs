@@ -2,16 +2,11 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use futures_util::future::try_join_all;
 use serde::Serialize;
-use serde_json::json;
 use tokio::sync::Mutex;
-use tokio::time::timeout_at;
 
 use crate::app::App;
-use crate::chat::ToolCall;
 use crate::clock::{Deadline, Stopwatch};
 use crate::commands;
 use crate::error::Error;
@@ -20,21 +15,14 @@ use crate::load;
 use crate::record::{Claim, Delivery};
 use crate::relay::Target;
 use crate::run::beginning::Beginning;
-use crate::run::journal::{Answered, Journal};
+use crate::run::journal::Journal;
 use crate::run::ledger::Ledger;
-use crate::run::publisher::{CallPublisher, Versions};
-use crate::run::{Run, Step, ToolResult};
+use crate::run::publisher::Versions;
+use crate::run::{Run, Step};
 use crate::snapshots::Recorder;
 use crate::state::AgentState;
 use crate::store::keys::{self, Place};
-use crate::tools::ToolContext;
 use crate::trigger::Trigger;
-
-/// How long one tool call may take.
-pub const TOOL_SLICE: Duration = Duration::from_secs(10);
-
-/// How much longer a tool is waited for that does not mind its time.
-const TOOL_GRACE: Duration = Duration::from_millis(500);
 
 /// The most parts of a beginning in one write: the row that follows them fits in beside.
 const PARTS_PER_WRITE: usize = 8;
@@ -69,6 +57,7 @@ pub async fn drive(
     let mut ledger = Ledger::new(&app.config.providers, &mut claim.record);
     journal.spends().for_each(|spent| ledger.spent(spent.clone()));
     let deliveries = std::mem::take(&mut claim.record.deliveries);
+    let unknown_calls = std::mem::take(&mut claim.record.unknown_calls);
     let mut driver = Driver {
         app,
         trigger,
@@ -82,6 +71,7 @@ pub async fn drive(
         ledger,
         snapshots,
         deliveries: Mutex::new(deliveries),
+        unknown_calls: Mutex::new(unknown_calls),
         stopped: OnceLock::new(),
         is_kept: AtomicBool::new(beginning.document.is_none()),
         beginning,
@@ -93,9 +83,9 @@ pub async fn drive(
 
     let has_heard = driver.has_heard;
     let (attempts, usage, cost_micro_usd) = driver.ledger.into_sums();
-    let deliveries = driver.deliveries.into_inner();
+    let (deliveries, unknown_calls) = (driver.deliveries.into_inner(), driver.unknown_calls.into_inner());
     let record = &mut claim.record;
-    record.deliveries = deliveries;
+    (record.deliveries, record.unknown_calls) = (deliveries, unknown_calls);
     if has_heard && let Some(outage) = &mut record.outage {
         outage.end_at(app.clock.now_ms());
     }
@@ -112,7 +102,7 @@ pub async fn drive(
 /// What the steps of one run need.
 pub(super) struct Driver<'a> {
     pub(super) app: &'a App,
-    trigger: &'a Trigger,
+    pub(super) trigger: &'a Trigger,
     pub(super) state: &'a AgentState,
     claim: &'a Claim,
     pub(super) journal: Journal,
@@ -124,6 +114,8 @@ pub(super) struct Driver<'a> {
     pub(super) snapshots: Recorder<'a>,
     /// What relays said to the events of tools.
     pub(super) deliveries: Mutex<Vec<Delivery>>,
+    /// See [`crate::record::RunRecord::unknown_calls`].
+    pub(super) unknown_calls: Mutex<Vec<(u32, String)>>,
     /// Set once an admin stopped the agent: then no step follows.
     stopped: OnceLock<()>,
     beginning: Beginning,
@@ -161,64 +153,6 @@ impl Driver<'_> {
         }
     }
 
-    /// Side by side where all only read; in the model's order where one does more.
-    async fn call_tools(&self, run: &Run, calls: &[ToolCall]) -> Result<Vec<ToolResult>, Error> {
-        let turn = u32::try_from(run.turns().len()).unwrap_or(u32::MAX);
-        // By their place in the model's answer: which of its calls are run depends on the tools on offer.
-        let place = |call: &ToolCall| {
-            run.turns().last()?.tool_calls.iter().position(|recorded| recorded.id == call.id)
-        };
-        let placed = calls.iter().map(|call| (place(call).unwrap_or_default(), call));
-        if self.app.tools.only_read(calls) {
-            return try_join_all(placed.map(|(at, call)| self.call_tool(turn, at, call))).await;
-        }
-        let mut results = Vec::new();
-        for (at, call) in placed {
-            results.push(self.call_tool(turn, at, call).await?);
-        }
-        Ok(results)
-    }
-
-    async fn call_tool(&self, turn: u32, index: usize, call: &ToolCall) -> Result<ToolResult, Error> {
-        if let Some(result) = self.journal.result(turn, index) {
-            return Ok(result.clone());
-        }
-        self.may_go_on()?;
-        self.check_time()?;
-        let until = self.deadline.slice(TOOL_SLICE);
-        let publisher = CallPublisher {
-            driver: self,
-            place: Place::Effect(turn, index),
-            saved: self.journal.effect(turn, index),
-            until,
-            sent: OnceLock::new(),
-        };
-        let context = ToolContext {
-            admin: self.trigger.admin,
-            state: self.state,
-            relays: self.app.relays.as_ref(),
-            read_targets: &self.read_targets,
-            publisher: &publisher,
-            now: self.app.clock.now(),
-            until,
-        };
-        let result = self.app.tools.call(call, &context, self.trigger.tier, self.trigger.tainted);
-        let content = match timeout_at(until + TOOL_GRACE, result).await {
-            Ok(content) => content?,
-            Err(_) => {
-                let read = "it took too long; ask for less at a time";
-                let wrote =
-                    "it took too long; whether it took effect is not known: look before you try again";
-                let only_read = self.app.tools.only_read(std::slice::from_ref(call));
-                json!({"success": false, "error": if only_read { read } else { wrote }}).to_string()
-            }
-        };
-        let result = ToolResult { call_id: call.id.clone(), content };
-        let answered = Answered { result, deliveries: publisher.deliveries().await };
-        self.append(Place::Result(turn, index), &answered).await?;
-        Ok(answered.result)
-    }
-
     /// Whether the next model or tool may be called, as far as was seen beside the last row of the journal.
     pub(super) fn may_go_on(&self) -> Result<(), Error> {
         if self.stopped.get().is_some() { Err(Error::Stopped) } else { Ok(()) }
@@ -249,7 +183,7 @@ impl Driver<'_> {
         }
     }
 
-    async fn write_down<T: Serialize>(&self, place: Place, value: &T) -> Result<(), Error> {
+    pub(super) async fn write_down<T: Serialize>(&self, place: Place, value: &T) -> Result<(), Error> {
         let record = &self.claim.record;
         let mut writes = if self.is_kept.swap(true, Ordering::Relaxed) {
             Vec::new()

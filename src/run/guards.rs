@@ -1,4 +1,5 @@
-//! What stands between a model's wish to call a tool and the call: names, arguments, repetitions. Pure.
+//! What stands between a model's wish to call a tool and the call: names, arguments, repetitions, and that nobody knows what
+//! came of it. Pure.
 //!
 //! What is refused is answered in words that the model can act on, so that it can mend its call.
 
@@ -86,6 +87,14 @@ pub(super) fn repeated(
         Some(content) => json!({"success": true, "note": advice, "content": content}).to_string(),
         None => failure(advice),
     })
+}
+
+/// The answer to a call that is not made twice, and of which nobody knows whether it took effect.
+pub(super) fn unknown_outcome() -> String {
+    failure(
+        "it is not known whether this was done: the call was broken off. Do not repeat it without asking; say that it may \
+         have been done, or look whether it was",
+    )
 }
 
 /// JSON text that is the same for the same arguments, in whatever order their fields came.

@@ -1,5 +1,5 @@
 //! The journal: what a run has learned so far, one small sealed row per model answer, compaction, tool result, published
-//! event, and model call that cost something and gave nothing, each written before the next step. With the first of them
+//! event, call that is not made twice, and model call that cost something and gave nothing, each written before the next step. With the first of them
 //! comes what the run began with. A later attempt begins with the same, hears the same answers and sends the same events.
 
 use std::collections::BTreeMap;
@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::record::{Attempt, Delivery, to_json};
 use crate::run::ToolResult;
 use crate::run::beginning::{Beginning, Part};
+use crate::run::guards;
 use crate::store::seal::SEAL_OVERHEAD_BYTES;
 use crate::store::{MAX_VALUE_BYTES, Row, keys};
 
@@ -29,6 +30,8 @@ pub struct Journal {
     beginning: BTreeMap<usize, Part>,
     answers: BTreeMap<u32, ChatAnswer>,
     compactions: BTreeMap<(u32, usize), Compacted>,
+    /// The names of tools whose calls began and are not made twice.
+    begun: BTreeMap<(u32, usize), String>,
     results: BTreeMap<(u32, usize), Answered>,
     effects: BTreeMap<(u32, usize), Event>,
     spends: BTreeMap<(u32, usize), Attempt>,
@@ -63,6 +66,9 @@ impl Journal {
             Some(keys::Place::Answer(turn)) => drop(self.answers.insert(turn, app.open_sealed(row)?)),
             Some(keys::Place::Compaction(turn, index)) => {
                 drop(self.compactions.insert((turn, index), app.open_sealed(row)?));
+            }
+            Some(keys::Place::Begun(turn, index)) => {
+                drop(self.begun.insert((turn, index), app.open_sealed(row)?));
             }
             Some(keys::Place::Result(turn, index)) => {
                 drop(self.results.insert((turn, index), app.open_sealed(row)?));
@@ -103,6 +109,22 @@ impl Journal {
     #[must_use]
     pub fn result(&self, turn: u32, index: usize) -> Option<&ToolResult> {
         self.results.get(&(turn, index)).map(|answered| &answered.result)
+    }
+
+    /// Whether a turn's tool call began that is not made twice.
+    pub(super) fn is_begun(&self, turn: u32, index: usize) -> bool {
+        self.begun.contains_key(&(turn, index))
+    }
+
+    /// The calls of which nobody knows whether they took effect: as [`RunRecord::unknown_calls`].
+    ///
+    /// [`RunRecord::unknown_calls`]: crate::record::RunRecord::unknown_calls
+    pub(crate) fn unknown_calls(&self) -> Vec<(u32, String)> {
+        let unknown = guards::unknown_outcome();
+        let is_unknown =
+            |turn, index| self.result(turn, index).is_none_or(|result| result.content == unknown);
+        let begun = self.begun.iter().filter(|((turn, index), _)| is_unknown(*turn, *index));
+        begun.map(|((turn, _), tool)| (*turn, tool.clone())).collect()
     }
 
     /// What relays said to the events that tool calls published, those of one event together.

@@ -43,6 +43,7 @@
 //! ```
 
 pub mod beginning;
+pub(crate) mod calls;
 pub mod driver;
 mod guards;
 pub mod journal;

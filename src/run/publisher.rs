@@ -58,7 +58,7 @@ impl CallPublisher<'_> {
     /// What relays said to the event of the call, as far as is known.
     pub(super) async fn deliveries(&self) -> Vec<Delivery> {
         match self.sent.get() {
-            Some(event) => delivery::of_event(&*self.driver.deliveries.lock().await, *event),
+            Some(event) => delivery::of_event(&self.driver.deliveries.lock().await, *event),
             None => Vec::new(),
         }
     }

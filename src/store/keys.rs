@@ -7,6 +7,7 @@
 //! | `RUN#<run id>` | `BEGIN#<part>` | the journal: a part of what the run began with, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#A` | the journal: a model's answer, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#C#<number>` | the journal: a compaction in front of that turn's model call, sealed |
+//! | `RUN#<run id>` | `TURN#<turn>#B#<call>` | the journal: that a call began which is not made twice, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#R#<call>` | the journal: one tool's result, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#E#<call>` | the event that a tool publishes, sealed |
 //! | `RUN#<run id>` | `TURN#<turn>#S#<number>` | the journal: what a model call cost that gave nothing, sealed |
@@ -74,6 +75,8 @@ pub enum Place {
     Answer(u32),
     /// A compaction in front of a turn's model call, counted from 0.
     Compaction(u32, usize),
+    /// That a call began which is not made twice.
+    Begun(u32, usize),
     /// The result of a call.
     Result(u32, usize),
     /// The event that a call publishes.
@@ -89,6 +92,7 @@ pub fn journal(run_id: &str, place: Place) -> Key {
         Place::Beginning(part) => format!("{BEGIN_PREFIX}{part:03}"),
         Place::Answer(turn) => format!("TURN#{turn:04}#A"),
         Place::Compaction(turn, index) => format!("TURN#{turn:04}#C#{index:03}"),
+        Place::Begun(turn, index) => format!("TURN#{turn:04}#B#{index:03}"),
         Place::Result(turn, index) => format!("TURN#{turn:04}#R#{index:03}"),
         Place::Effect(turn, index) => format!("TURN#{turn:04}#E#{index:03}"),
         Place::Spend(turn, index) => format!("TURN#{turn:04}#S#{index:03}"),
@@ -109,6 +113,7 @@ pub fn journal_place(key: &Key) -> Option<Place> {
     match (parts.next()?, parts.next()) {
         ("A", None) => Some(Place::Answer(turn)),
         ("C", Some(index)) => Some(Place::Compaction(turn, index.parse().ok()?)),
+        ("B", Some(index)) => Some(Place::Begun(turn, index.parse().ok()?)),
         ("R", Some(index)) => Some(Place::Result(turn, index.parse().ok()?)),
         ("E", Some(index)) => Some(Place::Effect(turn, index.parse().ok()?)),
         ("S", Some(index)) => Some(Place::Spend(turn, index.parse().ok()?)),
@@ -453,6 +458,7 @@ mod tests {
         for place in [
             Place::Beginning(7),
             Place::Answer(1),
+            Place::Begun(12, 0),
             Place::Result(12, 0),
             Place::Effect(9999, 127),
             Place::Spend(2, 3),

@@ -117,6 +117,13 @@ pub trait Tool: Send + Sync {
     fn is_variable(&self) -> bool {
         false
     }
+    /// Whether a call may be made again where nobody knows whether it took effect: it only reads, or does nothing but publish
+    /// through [`ToolContext::publisher`], which sends the same event. A call of another tool is made once at the most, and
+    /// where its process died meanwhile the model is told that nobody knows what came of it. Such a tool answers
+    /// [`ToolError::Model`] where it knows that nothing was done.
+    fn is_repeatable(&self) -> bool {
+        true
+    }
     /// The most bytes of its result as JSON.
     fn max_result_bytes(&self) -> usize {
         16_000

@@ -64,6 +64,12 @@ impl Registry {
         calls.iter().all(|call| self.0.get(call.name.as_str()).is_none_or(|tool| tool.class() == Class::Read))
     }
 
+    /// Whether this call may be made again where nobody knows whether it took effect: see [`Tool::is_repeatable`].
+    #[must_use]
+    pub fn is_repeatable(&self, call: &ToolCall) -> bool {
+        self.0.get(call.name.as_str()).is_none_or(|tool| tool.class() == Class::Read || tool.is_repeatable())
+    }
+
     /// What a template's variable becomes: the content of the tool's result.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The process dies anywhere: a DM is still answered once, and both sides are in its conversation once.
 
+mod effect;
 mod task;
 
 use std::time::{Duration, Instant};

@@ -3,6 +3,8 @@
 //!
 //! Time is simulated: a model that thinks for a minute costs a test nothing.
 
+mod unrepeatable;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
