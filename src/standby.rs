@@ -1,7 +1,9 @@
 //! Standby (`DIDACTYL_STANDBY`): the agent reads and records, and answers nobody. No model is asked and nothing is sent.
 //!
 //! What would be work is stored and held. With the first sweep after the standby that read every relay, the agent starts
-//! anew: what was written in the six hours before that and nobody answered since is worked, and the rest is history.
+//! anew: what was written in the six hours before that and nobody answered since is worked, and the rest is history. A run
+//! that was begun before the standby is work however old its message is: a saved reply, or what waits for a model. What
+//! somebody else answered meanwhile is not answered twice.
 
 use nostr::prelude::Timestamp;
 
@@ -90,7 +92,7 @@ async fn release_one(app: &App, due: &mut Due, start_at: Timestamp) -> Result<bo
 async fn past(app: &App, due: &Due, start_at: Timestamp) -> Result<Option<&'static str>, Error> {
     let Source::Dm(dm) = &due.trigger.source else { return Ok(None) };
     let (at, start) = (dm.created_at.as_secs(), start_at.as_secs());
-    if at.saturating_add(BEFORE_START_SECS) < start {
+    if !due.record.was_begun() && at.saturating_add(BEFORE_START_SECS) < start {
         return Ok(Some("it is more than six hours older than the end of the standby"));
     }
     let is_answered = has_written(app, &dm.peer, at..start).await?;

@@ -9,7 +9,7 @@ use crate::app::App;
 use crate::clock::Deadline;
 use crate::error::Error;
 use crate::queue::QUEUE_GRACE;
-use crate::store::{Expect, Key, Range, Row, Write, keys, write_or_leave};
+use crate::store::{Change, Expect, Key, Range, Row, Write, keys, write_or_leave};
 use crate::trigger::{Tier, Trigger};
 
 /// Where a run's row lies; `None` where nobody need look at it again.
@@ -33,6 +33,11 @@ pub(crate) const MAX_DUE: usize = 50;
 
 /// The most due rows that are looked at for them.
 const MAX_LOOKED_AT: usize = 1000;
+
+/// Why a run is given up that has no trigger,
+const GONE: &str = "its trigger is gone from the store";
+/// and one whose trigger is there and of no use.
+const UNREADABLE: &str = "its trigger cannot be read: another key sealed it, or it is damaged";
 
 /// The first due rows, for [`due`].
 #[must_use]
@@ -100,7 +105,8 @@ fn is_stale(record: &RunRecord, key: &Key) -> bool {
     record.status.is_final() || due_key(record).as_ref() != Some(key)
 }
 
-/// Of these runs, each with its row, those that nobody has. A stale row is removed, as is that of a run without a record.
+/// Of these runs, each with its row, those that nobody has. A stale row is removed, as is that of a run without a record. A
+/// run whose trigger is gone, or cannot be opened by this key, is given up; one of a newer format is a newer binary's.
 pub(super) async fn look_up(
     app: &App,
     due: Vec<(&Key, &str)>,
@@ -112,40 +118,46 @@ pub(super) async fn look_up(
     }
     let wanted: Vec<Key> = due.iter().flat_map(|(_, run)| [keys::record(run), keys::trigger(run)]).collect();
     let found = app.store.read(&wanted).await?;
-    let (mut runs, mut stale) = (Vec::new(), Vec::new());
+    let mut runs = Vec::new();
     for ((key, run), rows) in due.into_iter().zip(found.chunks(2)) {
         let [record, trigger] = rows else { continue };
         let read = record.as_ref().map(|row| Ok::<_, Error>((read_clear::<RunRecord>(row)?, row.version)));
         match (read.transpose(), trigger) {
-            (Ok(Some((record, _))), _) if is_stale(&record, key) => {
-                stale.push(Write::delete(key.clone(), Expect::Anything));
+            (Ok(Some((record, version))), _) if is_stale(&record, key) => {
+                remove_stale(app, key, run, Expect::Version(version)).await?;
             }
             // Somebody has it. In standby nobody does: it is taken from a process that began it before.
             (Ok(Some((record, _))), _) if record.lease_until_ms > now_ms && !app.config.standby => {}
             (Ok(Some((record, version))), Some(row)) => match app.open_sealed(row) {
                 Ok(trigger) => runs.push(Due { record, trigger, version }),
-                Err(error) => tracing::error!(run.id = %run, %error, "a stored run is passed over"),
+                Err(Error::Permanent(_)) => give_up(app, record, version, UNREADABLE).await?,
+                Err(error) => tracing::warn!(run.id = %run, %error, "a stored run is passed over"),
             },
-            (Ok(Some((record, version))), None) => give_up(app, record, version).await?,
-            (Ok(None), _) => stale.push(Write::delete(key.clone(), Expect::Anything)),
+            (Ok(Some((record, version))), None) => give_up(app, record, version, GONE).await?,
+            (Ok(None), _) => remove_stale(app, key, run, Expect::Absent).await?,
             // Of a newer format: it is a newer binary's.
             (Err(error), _) => tracing::warn!(run.id = %run, %error, "a stored run is passed over"),
         }
     }
-    if !stale.is_empty() {
-        app.store.write(&stale).await?;
-    }
     Ok(runs)
 }
 
-/// Ends a run whose trigger is gone: nobody can work it, and it is among the dead letters.
-async fn give_up(app: &App, found: RunRecord, version: u64) -> Result<(), Error> {
-    tracing::error!(run.id = %found.run_id, "a run is given up: its trigger is gone from the store");
+/// Removes a row that speaks of nothing any more, if its run's record is still as it was found: a row that was put back
+/// meanwhile is the only one by which the run is found.
+pub(super) async fn remove_stale(app: &App, key: &Key, run: &str, record: Expect) -> Result<(), Error> {
+    let as_found = Write { key: keys::record(run), expect: record, change: Change::Check };
+    write_or_leave(app.store.as_ref(), &[Write::delete(key.clone(), Expect::Anything), as_found]).await?;
+    Ok(())
+}
+
+/// Ends a run that nobody can work, for this reason: it is among the dead letters.
+async fn give_up(app: &App, found: RunRecord, version: u64, reason: &str) -> Result<(), Error> {
+    tracing::error!(run.id = %found.run_id, "a run is given up: {reason}");
     let record = RunRecord {
         status: Status::Dead,
         due_at: None,
         updated_at_ms: app.clock.now_ms(),
-        reason: Some("its trigger is gone from the store".to_owned()),
+        reason: Some(reason.to_owned()),
         ..found.clone()
     };
     let writes = put_run(&record, Expect::Version(version), Some(&found), Expect::Anything)?;

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use nostr::prelude::{Event, EventId, Timestamp};
 
+use super::due::remove_stale;
 use super::{Delivery, RunRecord, earlier, put_run, read_clear};
 use crate::app::App;
 use crate::error::Error;
-use crate::store::{Expect, Key, Range, Row, Write, keys, write_or_leave};
+use crate::store::{Expect, Key, Range, Row, keys, write_or_leave};
 
 /// The most runs of which something is sent again at once.
 const MAX_MAILS: usize = 50;
@@ -70,23 +71,30 @@ pub(crate) async fn mails(app: &App, due: &[Key]) -> Result<Vec<Mail>, Error> {
     let places: Vec<(&Key, &str)> =
         due.iter().filter_map(|key| Some((key, keys::mail_place(key)?.1))).collect();
     let records: Vec<Key> = places.iter().map(|(_, run)| keys::record(run)).collect();
-    let (mut mails, mut stale) = (Vec::new(), Vec::new());
+    let mut mails = Vec::new();
     for ((key, run), row) in places.into_iter().zip(app.store.read(&records).await?) {
         let read = row.map(|row| Ok::<_, Error>((read_clear::<RunRecord>(&row)?, row.version))).transpose();
         match read {
             Ok(Some((record, version))) if mail_key(&record).as_ref() == Some(key) => {
-                let events = events(app, run).await?;
-                mails.push(Mail { record, version, events });
+                match events(app, run).await {
+                    Ok(events) => mails.push(Mail { record, version, events }),
+                    Err(error @ Error::Newer(_)) => pass_over(run, &error),
+                    Err(error) => return Err(error),
+                }
             }
-            Ok(_) => stale.push(Write::delete(key.clone(), Expect::Anything)),
-            // Of a newer format: it is a newer binary's.
-            Err(error) => tracing::warn!(run.id = %run, %error, "what is to be sent again is passed over"),
+            Ok(found) => {
+                let as_found = found.map_or(Expect::Absent, |(_, version)| Expect::Version(version));
+                remove_stale(app, key, run, as_found).await?;
+            }
+            Err(error) => pass_over(run, &error),
         }
     }
-    if !stale.is_empty() {
-        app.store.write(&stale).await?;
-    }
     Ok(mails)
+}
+
+/// Of a newer format: it is a newer binary's.
+fn pass_over(run: &str, error: &Error) {
+    tracing::warn!(run.id = %run, %error, "what is to be sent again is passed over");
 }
 
 /// What a run sends. What cannot be read is not sent.

@@ -215,6 +215,12 @@ impl RunRecord {
         self.lease_until_ms.max(self.not_before.saturating_mul(1000))
     }
 
+    /// Whether work on it was ever begun, or its answer is there.
+    #[must_use]
+    pub(crate) fn was_begun(&self) -> bool {
+        self.status != Status::Running || self.attempt > 0 || self.continuations > 0 || self.outage.is_some()
+    }
+
     /// How often it was tried to work it.
     #[must_use]
     pub fn tries(&self) -> u32 {

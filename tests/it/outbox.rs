@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use didactyl::llm::scripted::{Answer, Asked};
 use didactyl::record::{self, RunRecord, Status, dm_trigger_id, run_id};
-use didactyl::store::{Range, keys};
+use didactyl::store::{Expect, Range, Write, keys};
 use nostr::prelude::{Event, EventBuilder, EventId, FinalizeEvent, Keys, Kind, Tag};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -468,4 +468,28 @@ async fn nothing_is_lost_or_doubled_when_a_tick_dies_at_any_call() {
         }
         assert!(at > 10, "{side:?}: the tick ended after {at} calls");
     }
+}
+
+#[tokio::test]
+async fn what_a_newer_version_sends_is_left_to_it_and_stops_nobody_elses_outbox() {
+    let harbour = harbour(&[(A, Manner::Busy), (C, Manner::Gives(500))], echo).await;
+    let [newer, ours] = ["of a newer version", "ours"].map(|text| message(&harbour, &secret(2), text));
+    harbour.tick().await;
+    assert_eq!(waiting_rows(&harbour).await, 2);
+    let run = run_id(&dm_trigger_id(&dm_id(&newer)));
+    let range = Range { prefix: keys::REPLY_PREFIX.to_owned(), ..Range::whole(keys::run_partition(&run)) };
+    let reply = harbour.app().store.list(&range).await.unwrap().remove(0);
+    let put = |value: &[u8]| Write::put(reply.key.clone(), Expect::Anything, value.to_vec(), None);
+    let of_newer = [&[99], &reply.value[1..]].concat();
+    harbour.app().store.write(&[put(&of_newer)]).await.unwrap();
+
+    harbour.sea.set_foreign(A, Manner::Gives(500));
+    assert_eq!(tick_until_sent(&harbour).await, json!({"sent": 1, "accepted": 1}));
+    assert_eq!(waiting_rows(&harbour).await, 1);
+    let record = find(&harbour, &ours).await;
+    assert!(record.deliveries.iter().all(|delivery| delivery.refused.is_none()), "{:?}", record.deliveries);
+    // The newer version, which can read it, sends the rest.
+    harbour.app().store.write(&[put(&reply.value)]).await.unwrap();
+    assert_eq!(tick_until_sent(&harbour).await, json!({"sent": 1, "accepted": 1}));
+    assert_eq!(waiting_rows(&harbour).await, 0);
 }

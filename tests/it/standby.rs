@@ -1,12 +1,15 @@
 //! Standby: every door records and none answers; after it nothing is lost and nothing is answered twice.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use didactyl::app::App;
 use didactyl::config::{ApiToken, Scope};
 use didactyl::credentials::Credentials;
 use didactyl::handler;
+use didactyl::llm::scripted::{Answer, Asked};
+use didactyl::outage::NOTE;
 use didactyl::record::{self, RunRecord, Status, dm_trigger_id, run_id};
 use nostr::prelude::{Event, PublicKey, Timestamp};
 use serde_json::{Value, json};
@@ -307,6 +310,47 @@ async fn a_reply_that_was_saved_before_a_standby_is_sent_after_it_unless_somebod
         let ids = harbour.sea.replies(&secret(2));
         assert!(is_answered || ids[0].0 == saved.reply_ids[0]);
     }
+}
+
+#[tokio::test]
+async fn what_was_begun_before_a_standby_is_never_too_old_after_it() {
+    let is_down = Arc::new(AtomicBool::new(false));
+    let model_is_down = Arc::clone(&is_down);
+    let script = move |asked: &Asked| match model_is_down.load(Ordering::SeqCst) {
+        true => Answer::Refusal(503, vec![], json!({"error": {"message": "overloaded"}}).to_string()),
+        false => echo(asked),
+    };
+    let mut harbour = Harbour::new(&[Manner::Gives(500)], script).await;
+    harbour.tick().await;
+    let post = |harbour: &Harbour, text: &str| {
+        let dm = nip04_at(&secret(2), &agent_key(), text, harbour.now());
+        harbour.sea.post(&dm);
+        dm
+    };
+    let saved = post(&harbour, "its reply is saved");
+    harbour.sea.refuse_events(true);
+    harbour.tick().await;
+    is_down.store(true, Ordering::SeqCst);
+    harbour.clock.forward(MINUTE);
+    let waits = post(&harbour, "it waits for a model");
+    for _ in 0..2 {
+        harbour.tick().await;
+        harbour.clock.forward(Duration::from_secs(4 * HOUR));
+    }
+    let [saved, waits] = [record(&harbour, &saved).await, record(&harbour, &waits).await];
+    assert_eq!((saved.status, waits.status, waits.attempt), (Status::Replying, Status::Running, 0));
+
+    harbour.set_var("DIDACTYL_STANDBY", "true");
+    harbour.tick().await;
+    harbour.set_var("DIDACTYL_STANDBY", "false");
+    harbour.sea.refuse_events(false);
+    is_down.store(false, Ordering::SeqCst);
+    for _ in 0..2 {
+        harbour.clock.forward(MINUTE);
+        harbour.tick().await;
+    }
+    let answers: Vec<String> = harbour.answers().into_iter().filter(|text| *text != NOTE).collect();
+    assert_eq!(answers, ["IT WAITS FOR A MODEL", "ITS REPLY IS SAVED"]);
 }
 
 #[tokio::test]
