@@ -33,6 +33,7 @@ on_each_store! {
     a_run_that_is_stopped_between_two_steps_goes_on_from_there,
     a_run_that_is_cancelled_at_work_ends_at_its_next_step,
     cancel_ends_what_waits_in_this_conversation_and_nothing_else,
+    what_waits_behind_a_run_that_is_cancelled_at_work_is_worked_with_it,
     what_waits_behind_a_cancelled_run_is_due_at_once,
     a_new_conversation_hides_the_old_one_and_no_command_is_part_of_any,
 }
@@ -92,14 +93,21 @@ impl Llm for Meanwhile {
 }
 
 /// A process of the agent's, during whose `at`-th model call the admin writes `text` to another one.
-fn interrupted(agent: &TestAgent, at: usize, text: &'static str) -> App {
+fn interrupted(agent: &TestAgent, at: usize, text: &str) -> App {
+    interrupted_by(agent, at, vec![(nip17(&secret(2), text), "replied")])
+}
+
+/// The same with these messages, of each of which that becomes.
+fn interrupted_by(agent: &TestAgent, at: usize, messages: Vec<(Event, &'static str)>) -> App {
     let mut app = agent.another();
-    let (other, relay) = (Arc::new(agent.another()), agent.relay_url.clone());
+    let (other, relay, messages) = (Arc::new(agent.another()), agent.relay_url.clone(), Arc::new(messages));
     let deed: Deed = Box::new(move || {
-        let (other, relay) = (Arc::clone(&other), relay.clone());
+        let (other, relay, messages) = (Arc::clone(&other), relay.clone(), Arc::clone(&messages));
         Box::pin(async move {
-            let answer = deliver_to(&other, &relay, &[nip17(&secret(2), text)]).await.unwrap();
-            assert_eq!(outcomes(&answer), ["replied"], "{answer}");
+            for (message, outcome) in messages.iter() {
+                let answer = deliver_to(&other, &relay, std::slice::from_ref(message)).await.unwrap();
+                assert_eq!(outcomes(&answer), [*outcome], "{answer}");
+            }
         })
     });
     app.llm = Arc::new(Meanwhile { port: Arc::clone(&app.llm), at, calls: AtomicUsize::new(0), deed });
@@ -230,6 +238,30 @@ async fn cancel_ends_what_waits_in_this_conversation_and_nothing_else(on: On) {
     assert_eq!(outcomes(&answer), ["replied"], "{answer}");
     assert_eq!(agent.model.calls(), 1);
     assert_eq!(agent.record(&dm_trigger_id(&dm_id(&others))).await.status, Status::Done);
+}
+
+async fn what_waits_behind_a_run_that_is_cancelled_at_work_is_worked_with_it(on: On) {
+    let agent = TestAgent::over(on, poster).await;
+    let now = Timestamp::now();
+    let [post, two, three] =
+        [(9, "post"), (6, "two"), (3, "three")].map(|(ago, text)| nip17_at(&secret(2), text, now - ago));
+    let id = run_id(&dm_trigger_id(&dm_id(&post)));
+    let cancel = nip17(&secret(2), &format!("/cancel {}", &id[..8]));
+    let meanwhile = vec![(three.clone(), "busy"), (two.clone(), "busy"), (cancel, "replied")];
+    let app = interrupted_by(&agent, 1, meanwhile);
+    let answer = deliver_to(&app, &agent.relay_url, &[post]).await.unwrap();
+    assert_eq!(answer["results"][0]["reason"], json!("cancelled by the admin"), "{answer}");
+    let asked: Vec<String> =
+        agent.model.requests().iter().map(|asked| asked.last_text("user").to_owned()).collect();
+    assert_eq!(asked, ["post", "two", "three"]);
+    assert_eq!(notes(&agent).await, []);
+    let mut told = texts(&agent).await;
+    told.sort();
+    assert_eq!(told, [format!("Cancelled: {}.", &id[..8]), "THREE".to_owned(), "TWO".to_owned()]);
+    for dm in [&two, &three] {
+        let record = agent.record(&dm_trigger_id(&dm_id(dm))).await;
+        assert_eq!((record.status, record.tries()), (Status::Done, 1));
+    }
 }
 
 async fn what_waits_behind_a_cancelled_run_is_due_at_once(on: On) {

@@ -1,7 +1,7 @@
 //! Ports that break: the real ones, with one call of theirs that ends the process or whose answer is lost.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub struct Fault {
     side: Side,
     at: usize,
     calls: AtomicUsize,
+    /// Whether what failed was a model.
+    failed_model: AtomicBool,
     reached: Notify,
     woken: Notify,
 }
@@ -79,6 +81,7 @@ impl Fault {
             side,
             at,
             calls: AtomicUsize::new(0),
+            failed_model: AtomicBool::new(false),
             reached: Notify::new(),
             woken: Notify::new(),
         })
@@ -89,6 +92,9 @@ impl Fault {
         app.store = Arc::new(Faulty { port: Arc::clone(&app.store), fault: Arc::clone(self) });
         app.relays = Arc::new(Faulty { port: Arc::clone(&app.relays), fault: Arc::clone(self) });
         app.llm = Arc::new(Faulty { port: Arc::clone(&app.llm), fault: Arc::clone(self) });
+        if let Some(port) = app.queue.take() {
+            app.queue = Some(Arc::new(Faulty { port, fault: Arc::clone(self) }));
+        }
     }
 
     /// Returns at the moment of the crash.
@@ -98,6 +104,11 @@ impl Fault {
 
     pub fn was_reached(&self) -> bool {
         self.calls() >= self.at
+    }
+
+    /// Whether it came so far and may have used up an attempt at a run: a model that fails does not.
+    pub fn costs_an_attempt(&self) -> bool {
+        self.was_reached() && !self.failed_model.load(Ordering::SeqCst)
     }
 
     /// The calls so far.
@@ -260,7 +271,19 @@ impl Relays for Faulty<dyn Relays> {
 #[async_trait]
 impl Llm for Faulty<dyn Llm> {
     async fn complete(&self, request: &ChatRequest<'_>, until: Instant) -> Result<ChatAnswer, LlmError> {
-        self.fault.around_or(self.port.complete(request, until), || Err(unavailable())).await
+        let failure = || {
+            self.fault.failed_model.store(true, Ordering::SeqCst);
+            Err(unavailable())
+        };
+        self.fault.around_or(self.port.complete(request, until), failure).await
+    }
+}
+
+#[async_trait]
+impl Queue for Faulty<dyn Queue> {
+    async fn enqueue(&self, run_id: &str, delay: Duration) -> Result<(), QueueError> {
+        let failure = || Err(QueueError("its answer was lost".to_owned()));
+        self.fault.around_or(self.port.enqueue(run_id, delay), failure).await
     }
 }
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use didactyl::app::LEASE_MARGIN;
+use didactyl::record::{dm_trigger_id, run_id};
 use nostr::prelude::{Event, Timestamp};
 
 use super::{order, texts};
-use crate::agent::{BUDGET, TestAgent, deliver_to, echo, nip17_at, outcomes, secret};
+use crate::agent::{BUDGET, TestAgent, deliver_to, dm_id, echo, nip17_at, outcomes, secret};
 use crate::faults::{Fault, Side};
 use crate::ground::{On, on_each_store};
 use crate::sea::tick;
@@ -14,6 +15,7 @@ use crate::sea::tick;
 on_each_store! {
     a_stop_whose_process_dies_at_any_call_happens_once_and_not_after_a_later_start,
     a_cancel_whose_process_dies_at_any_call_ends_what_came_before_it_and_nothing_later,
+    what_waits_behind_a_run_whose_process_died_at_any_call_is_due_as_soon_as_that_is_cancelled,
 }
 
 /// Hands `dm` to a process that dies at its `at`-th call; whether it came so far.
@@ -95,6 +97,28 @@ async fn a_cancel_whose_process_dies_at_any_call_ends_what_came_before_it_and_no
             "{what}: {told:?}"
         );
         assert_eq!(agent.model.calls(), 1, "{what}");
+        was_reached
+    })
+    .await;
+}
+
+async fn what_waits_behind_a_run_whose_process_died_at_any_call_is_due_as_soon_as_that_is_cancelled(on: On) {
+    every_crash(on, async |at, side| {
+        let what = format!("crash {side:?} call {at}");
+        let agent = TestAgent::over(on, echo).await;
+        let now = Timestamp::now();
+        let [one, two] = [(9, "one"), (6, "two")].map(|(ago, text)| nip17_at(&secret(2), text, now - ago));
+        let was_reached = crash(&agent, &one, at, side).await;
+        agent.deliver(&[two]).await;
+        let id = run_id(&dm_trigger_id(&dm_id(&one)));
+        let told = order(&agent, &format!("/cancel {}", &id[..8])).await;
+        // No lease is over yet.
+        tick(&agent.another()).await;
+        let texts = texts(&agent).await;
+        assert_eq!(count(&texts, "TWO"), 1, "{what}: {told}: {texts:?}");
+        if told.starts_with("Cancelled: ") {
+            assert_eq!(count(&texts, "ONE"), 0, "{what}: {texts:?}");
+        }
         was_reached
     })
     .await;

@@ -3,16 +3,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use didactyl::app::App;
+use didactyl::app::{App, LEASE_MARGIN};
+use didactyl::llm::scripted::{Answer, Asked};
+use didactyl::record;
 use didactyl::tools::registry::Registry;
 use didactyl::tools::{Class, Tool, ToolContext, ToolError};
 use didactyl::trigger::Tier;
-use serde_json::Value;
+use nostr::prelude::Event;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::*;
+use crate::agent::{BUDGET, TestAgent, deliver_to, dm_id, nip17, outcomes, secret};
+use crate::faults::{Fault, Side};
+use crate::ground::{On, on_each_store};
 use crate::process::Process;
 
 on_each_store! {
