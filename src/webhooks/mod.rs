@@ -144,6 +144,17 @@ mod tests {
         .iter()
         .map(|text| Webhooks::parse(text).unwrap_err())
         .collect();
-        insta::assert_snapshot!(faults.join("\n"), @"");
+        insta::assert_snapshot!(faults.join("\n"), @r#"
+        is not a JSON object
+        is not a JSON object
+        entry 2 has a slug that no webhook can have: 1 to 128 bytes without white space and `:`
+        entry 2 has a slug that no webhook can have: 1 to 128 bytes without white space and `:`
+        entry 2 is not {"form":"github","secret":["…"]} with form github, stripe or bearer
+        entry 2 is not {"form":"github","secret":["…"]} with form github, stripe or bearer
+        entry 2 is not {"form":"github","secret":["…"]} with form github, stripe or bearer
+        entry 2 has no secret
+        entry 2 has a secret of less than 12 characters: it could be guessed
+        entry 2 has a secret of less than 22 characters: it could be guessed
+        "#);
     }
 }
