@@ -12,6 +12,7 @@ pub mod sandbox;
 pub mod seed;
 mod serve;
 mod signals;
+mod triggers;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -64,6 +65,10 @@ enum Command {
     ///
     /// Configured as the function is: what counts is DIDACTYL_STORE. Shows no private text: a run's record holds none.
     Runs(runs::Request),
+    /// Lists what would fire each adopted skill: the next instants of cron, filters, slugs; and why a trigger is off.
+    ///
+    /// Configured as the function is: what counts is DIDACTYL_STORE. Asks no relay.
+    Triggers(triggers::Request),
     /// Runs the whole agent on this machine: a tick every minute, a listener in between, and the HTTP API on loopback.
     ///
     /// Configured as the function is, by DIDACTYL_NSEC and the other variables. Ends at Ctrl-C.
@@ -117,6 +122,9 @@ impl Cli {
                 publish::run(&request, &|name| std::env::var(name).ok(), &mut out).await
             }
             Command::Runs(request) => runs::run(&request, &|name| std::env::var(name).ok(), &mut out).await,
+            Command::Triggers(request) => {
+                triggers::run(&request, &|name| std::env::var(name).ok(), &mut out).await
+            }
             Command::Serve(request) => serve::run(&request, &mut out).await,
             Command::Bridge(request) => {
                 bridge::run(&request, &|name| std::env::var(name).ok(), &mut std::io::stderr()).await

@@ -13,6 +13,7 @@ use didactyl::llm::scripted::{Answer, Asked};
 use didactyl::record::{self, Status, run_id};
 use didactyl::store::{Range, keys};
 use didactyl::tools::time::iso;
+use didactyl::trigger::cron::Schedule;
 use nostr::prelude::Timestamp;
 use serde_json::{Value, json};
 
@@ -357,6 +358,26 @@ async fn in_standby_and_while_it_is_stopped_nothing_is_due() {
     }
     begun.set(2 * day + NINE);
     assert_eq!(begun.tick().await["cron"], json!(1));
+}
+
+#[tokio::test]
+async fn the_example_of_triggers_md_runs_at_its_time() {
+    let document = include_str!("../../docs/TRIGGERS.md");
+    let draft = document.split("```markdown file=briefing.md\n").nth(1).unwrap().split("```").next().unwrap();
+    let (head, content) = draft.split_once("\n\n").unwrap();
+    let tags: Vec<Vec<&str>> = head.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let expression = tags[0][2];
+    let tags: Vec<&[&str]> = tags.iter().map(Vec::as_slice).collect();
+    let begun = Begun::with(On::Sqlite, &[("briefing", &tags, content)], echo).await;
+    let at = Schedule::parse(expression).unwrap().next_after(begun.midnight).unwrap();
+    begun.set(at.as_secs() - begun.midnight.as_secs() - 1);
+    assert_eq!(begun.tick().await["cron"], json!(0));
+    begun.time.forward(Duration::from_secs(1));
+    let answer = begun.tick().await;
+    assert_eq!((&answer["cron"], outcomes(&answer)), (&json!(1), vec!["replied"]), "{answer}");
+    let message = json!({"trigger": "cron", "schedule": expression, "scheduled_at": at.as_secs()});
+    let replies = begun.agent.replies().await;
+    assert_eq!(replies.last().unwrap().1, message.to_string().to_uppercase());
 }
 
 #[tokio::test]
