@@ -1,6 +1,6 @@
 //! The reply's way out: cut into parts, signed once, and sent to where the recipient reads (design §7).
 //!
-//! What is sent here was saved before (see [`crate::record::Claim::save_reply`]); a later attempt sends the very same
+//! What is sent here was saved before (see `record/claim.rs`); a later attempt sends the very same
 //! events again, to the relays that may yet take them. What is left once a reply has arrived is [`crate::outbox`]'s.
 
 mod split;

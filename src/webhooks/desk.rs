@@ -24,7 +24,7 @@ const ROUNDS: usize = 32;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// It is a run of its own now.
-    New(Trigger),
+    New(Box<Trigger>),
     /// It came before; the id of its run.
     Known(String),
     /// Its webhook has had as many as it may; how long that holds.
@@ -75,7 +75,7 @@ pub(crate) async fn take(app: &App, webhook: Webhook, delivery: &Delivery) -> Re
             writes.push(Write::put(key.clone(), Expect::Absent, row, Some((now + *lasts).as_secs())));
         }
         if write_or_leave(app.store.as_ref(), &writes).await? {
-            return Ok(Taken::New(trigger));
+            return Ok(Taken::New(Box::new(trigger)));
         }
     }
     Err(Error::Transient("too many requests to this webhook come at the same time".to_owned()))
@@ -99,7 +99,7 @@ pub(crate) fn leaves_to_queue(app: &App) -> bool {
 /// A request that somebody handed over by direct invocation, which authenticates it. `id` tells it from others.
 pub(crate) async fn work(app: &App, webhook: Webhook, id: String, deadline: Deadline) -> Worked {
     match take(app, webhook, &Delivery { id, claim: None }).await? {
-        Taken::New(trigger) => handler::begin(app, trigger, deadline).await,
+        Taken::New(trigger) => handler::begin(app, *trigger, deadline).await,
         Taken::Known(run) => {
             let trigger = record::stored_trigger(app, &run).await?;
             handler::begin(app, trigger, deadline).await

@@ -1,7 +1,7 @@
 //! Webhooks: which are open, who may call them, and how a call becomes a run.
 //!
-//! A webhook is open where `DIDACTYL_WEBHOOK_SECRETS` has a secret for its slug. [`signature`] tells an authentic request
-//! from any other, and what its sender's repetitions have in common; [`desk`] stores it once. The routes are in
+//! A webhook is open where `DIDACTYL_WEBHOOK_SECRETS` has a secret for its slug. `signature` tells an authentic request
+//! from any other, and what its sender's repetitions have in common; `desk` stores it once. The routes are in
 //! [`crate::http`].
 
 pub(crate) mod desk;

@@ -55,8 +55,10 @@ fn ours(expression: &str) -> Value {
     json!(instants.map(|at| at.as_secs()).collect::<Vec<_>>())
 }
 
-/// The classes of differences, each with what croniter is told in the place of such an expression.
-const CLASSES: [fn(&str) -> Option<(String, bool)>; 2] = [star_with_a_step, range_of_one];
+/// A class of differences: what croniter is told in the place of such an expression.
+type Class = fn(&str) -> Option<(String, bool)>;
+
+const CLASSES: [Class; 2] = [star_with_a_step, range_of_one];
 
 /// A star in front of a step, in one of two days that are both given. There croniter takes the step for a day that is given,
 /// and either day counts; by Vixie's rule, which is ours, a field that begins with a star only narrows the other one.
