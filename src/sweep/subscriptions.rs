@@ -28,7 +28,6 @@ pub struct Subscriptions {
     agent: PublicKey,
     all: Vec<Subscribed>,
     questions: Vec<Question>,
-    left_out: usize,
     /// What authors took back, as far as it is known.
     deletions: EventSet,
 }
@@ -88,10 +87,14 @@ impl Subscriptions {
             all.push(Subscribed { by, filter, since, allow_self: skill.rules.allow_self });
         }
         let mut questions = questions(all.iter().map(|one| (one.filter.clone(), one.since)));
-        let left_out = questions.len().saturating_sub(MAX_QUESTIONS);
-        questions.truncate(MAX_QUESTIONS);
-        let mut subscriptions =
-            Self { agent: state.agent, all, questions, left_out, deletions: EventSet::new(now) };
+        if questions.len() > MAX_QUESTIONS {
+            tracing::warn!(
+                filters = questions.len(),
+                "only the first {MAX_QUESTIONS} filters of skills are asked for"
+            );
+            questions.truncate(MAX_QUESTIONS);
+        }
+        let mut subscriptions = Self { agent: state.agent, all, questions, deletions: EventSet::new(now) };
         subscriptions.learn(state.events.of_kind(kinds::DELETION).into_iter().cloned());
         subscriptions
     }
@@ -105,12 +108,6 @@ impl Subscriptions {
     #[must_use]
     pub fn questions(&self) -> &[Question] {
         &self.questions
-    }
-
-    /// How many more there would be.
-    #[must_use]
-    pub fn left_out(&self) -> usize {
-        self.left_out
     }
 
     /// The skill of this address, if it subscribes to anything.
