@@ -56,12 +56,13 @@ pub async fn handle_request(
     deadline: Deadline,
     request_id: Option<&str>,
 ) -> Result<Value, Error> {
+    // The larger ones are boxed, so that a thread's stack need not hold the largest of them.
     let answer = match Payload::parse(json) {
-        Ok(Payload::Relay(events)) => report(accept(app, events, deadline).await),
+        Ok(Payload::Relay(events)) => report(Box::pin(accept(app, events, deadline)).await),
         Ok(Payload::Resume { run }) => report(vec![resume(app, &run, deadline).await]),
         Ok(Payload::Sqs(records)) => Ok(json!(sqs::answer(app, records, deadline).await)),
-        Ok(Payload::Tick { scheduled_at }) => tick::run(app, scheduled_at, deadline).await,
-        Ok(Payload::FunctionUrl) => Ok(json!(http::answer(app, json, deadline).await)),
+        Ok(Payload::Tick { scheduled_at }) => Box::pin(tick::run(app, scheduled_at, deadline)).await,
+        Ok(Payload::FunctionUrl) => Ok(json!(Box::pin(http::answer(app, json, deadline)).await)),
         Ok(Payload::Prompt(_)) => Ok(rejected(&PayloadError::NotBuilt("prompt"))),
         Ok(Payload::Webhook { webhook, id }) => {
             let id = match (id, request_id) {

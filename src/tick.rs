@@ -83,17 +83,17 @@ pub async fn run_and_listen(
             None => Ok(None),
         }
     });
-    let due = due_runs(app, &due_rows, &swept, &flags).await;
+    let due = Box::pin(due_runs(app, &due_rows, &swept, &flags)).await;
     let notice = board.tell(app, due_if_not_begun(app, deadline)).await;
     let ears = swept.ears.take();
     let listen = async {
         match (ears, listen_until.and_then(|until| listen::until(until, deadline))) {
-            (Some(ears), Some(until)) => Some(listen::run(app, ears, deadline, until, stop).await),
+            (Some(ears), Some(until)) => Some(Box::pin(listen::run(app, ears, deadline, until, stop)).await),
             _ => None,
         }
     };
     let (mut answer, heard, sent) =
-        tokio::join!(take_up(app, swept, cron, due, notice, deadline), listen, send);
+        tokio::join!(Box::pin(take_up(app, swept, cron, due, notice, deadline)), listen, send);
     if let Some(answer) = answer.as_object_mut() {
         let heard = heard.map(|(report, results)| json!({"heard": report, "results": told(results)}));
         answer.extend(heard.map(|heard| ("listen".to_owned(), heard)));

@@ -101,10 +101,11 @@ pub(crate) async fn run(
             () = stop => {}
         }
     };
+    // Boxed: side by side they are one future, which a thread's stack must hold.
     let ((), report, results) = tokio::join!(
-        subscribed,
-        deal_with_all(app, ears, heard, begin, deadline),
-        work_all(app, work, deadline)
+        Box::pin(subscribed),
+        Box::pin(deal_with_all(app, ears, heard, begin, deadline)),
+        Box::pin(work_all(app, work, deadline))
     );
     (report, results)
 }

@@ -95,9 +95,9 @@ async fn whatever_delivers_a_message_and_however_often_it_is_answered_once() {
         };
         let outer = async {
             heard_by(2).await;
-            listen(&harbour, inner).await;
+            listen(&harbour, Box::pin(inner)).await;
         };
-        listen(&harbour, outer).await;
+        listen(&harbour, Box::pin(outer)).await;
         harbour.clock.forward(Duration::from_secs(3 * 60));
     }
     for _ in 0..5 {
