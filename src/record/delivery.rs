@@ -130,7 +130,7 @@ pub(crate) fn note(
         let noted = Delivery {
             event: sent.event,
             relay: report.url.to_string(),
-            tries: tries.saturating_add(1),
+            tries: tries.saturating_add(u32::from(report.outcome != Err(RelayError::Untried))),
             refused: report.outcome.as_ref().err().map(ToString::to_string),
             next_try: None,
         };
@@ -223,6 +223,7 @@ mod tests {
             RelayError::Connect("refused".into()),
             RelayError::Lost("reset".into()),
             RelayError::Timeout,
+            RelayError::Untried,
             RelayError::Auth("auth-required: no".into()),
             RelayError::RateLimited("rate-limited: slow".into()),
             RelayError::Rejected("blocked: spam".into()),
@@ -242,6 +243,7 @@ mod tests {
         cannot connect: refused -> in 30 s
         connection lost: reset -> in 30 s
         timed out -> in 30 s
+        not tried: no time was left -> in 30 s
         authentication: auth-required: no -> not again
         rate limited: rate-limited: slow -> in 30 s
         rejected: blocked: spam -> not again
@@ -286,6 +288,17 @@ mod tests {
         assert_eq!(deliveries, [entry("a", 1, Some("timed out"), Some(at + 30)), entry("b", 1, None, None)]);
         noted(&mut deliveries, &[said("a", Ok(()))], NOW + 30, true);
         assert_eq!(deliveries, [entry("a", 2, None, None), entry("b", 1, None, None)]);
+    }
+
+    #[test]
+    fn a_try_that_was_not_made_does_not_count_and_is_made_up_for() {
+        let mut deliveries = Vec::new();
+        noted(&mut deliveries, &[said("a", Err(RelayError::Timeout))], NOW, true);
+        for minute in 1..20 {
+            noted(&mut deliveries, &[said("a", Err(RelayError::Untried))], NOW + minute * 60, true);
+        }
+        let [known] = &deliveries[..] else { panic!("{deliveries:?}") };
+        assert_eq!((known.tries, known.next_try), (1, Some(NOW.as_secs() + 19 * 60 + 30)));
     }
 
     #[test]

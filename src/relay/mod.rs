@@ -134,6 +134,9 @@ pub enum RelayError {
     /// Its time was up.
     #[error("timed out")]
     Timeout,
+    /// Nothing was sent to it: there was no time left.
+    #[error("not tried: no time was left")]
+    Untried,
     /// It wants AUTH and did not take ours, or must not have it.
     #[error("authentication: {0}")]
     Auth(String),
@@ -163,6 +166,7 @@ impl RelayError {
             Self::Connect(_)
             | Self::Lost(_)
             | Self::Timeout
+            | Self::Untried
             | Self::RateLimited(_)
             | Self::Failed(_)
             | Self::Cut(_) => false,

@@ -145,6 +145,7 @@ impl Pool {
                 | RelayError::Connect(_)
                 | RelayError::Lost(_)
                 | RelayError::Timeout
+                | RelayError::Untried
                 | RelayError::Cut(_),
             ) => false,
         };
@@ -188,6 +189,9 @@ impl Pool {
     ) -> Vec<(EventId, Verdict)> {
         let until = until.min(Instant::now() + self.dialer.limits().publish_timeout);
         let mut publication = Publication::new(events, until);
+        if Instant::now() >= until {
+            return publication.into_verdicts(&Err(RelayError::Untried));
+        }
         let outcome = self.exchange(target, until, &mut publication).await;
         publication.into_verdicts(&outcome)
     }

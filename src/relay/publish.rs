@@ -23,26 +23,32 @@ pub(crate) struct Publication<'a> {
 
 struct Delivery<'a> {
     event: &'a Event,
-    /// Whether it was last sent on an authenticated connection.
-    authenticated: bool,
+    /// Whether it was last sent on an authenticated connection; `None` where it was not sent.
+    authenticated: Option<bool>,
     verdict: Option<Verdict>,
 }
 
 impl<'a> Publication<'a> {
     /// Publishes `events`, each named once.
     pub(crate) fn new(events: &[&'a Event], until: Instant) -> Self {
-        let delivery = |event: &&'a Event| Delivery { event, authenticated: false, verdict: None };
+        let delivery = |event: &&'a Event| Delivery { event, authenticated: None, verdict: None };
         Self { deliveries: events.iter().map(delivery).collect(), started: Instant::now(), until }
     }
 
-    /// The verdicts; what the relay left unanswered ends as the exchange itself did.
+    /// The verdicts; what the relay left unanswered ends as the exchange itself did. What was not sent when the time was up,
+    /// behind something that was, was not tried.
     pub(crate) fn into_verdicts(self, outcome: &Result<(), RelayError>) -> Vec<(EventId, Verdict)> {
         let took = self.started.elapsed();
-        let unanswered = || (outcome.clone().and(Err(RelayError::Timeout)), took);
-        self.deliveries
-            .into_iter()
-            .map(|delivery| (delivery.event.id, delivery.verdict.unwrap_or_else(unanswered)))
-            .collect()
+        let is_open = self.deliveries.iter().any(|delivery| delivery.authenticated.is_some());
+        let unanswered = |is_sent: bool| match outcome {
+            Err(RelayError::Timeout) if is_open && !is_sent => Err(RelayError::Untried),
+            outcome => outcome.clone().and(Err(RelayError::Timeout)),
+        };
+        let verdict = |delivery: Delivery<'_>| {
+            let is_sent = delivery.authenticated.is_some();
+            (delivery.event.id, delivery.verdict.unwrap_or_else(|| (unanswered(is_sent), took)))
+        };
+        self.deliveries.into_iter().map(verdict).collect()
     }
 
     /// Works on an answer. An event that was refused for want of authentication is sent once more after it.
@@ -58,10 +64,10 @@ impl<'a> Publication<'a> {
         let Some(delivery) = self.deliveries.iter_mut().find(pending) else { return Ok(()) };
         let outcome = if accepted || reason.starts_with("duplicate:") {
             Ok(())
-        } else if asks_for_auth(reason) && !delivery.authenticated {
+        } else if asks_for_auth(reason) && delivery.authenticated != Some(true) {
             match log_in(connection, reason, self.until).await {
                 Ok(()) => {
-                    delivery.authenticated = true;
+                    delivery.authenticated = Some(true);
                     return connection
                         .send(&ClientMessage::Event(Cow::Borrowed(delivery.event)), self.until)
                         .await;
@@ -89,8 +95,9 @@ async fn log_in(connection: &mut Connection, reason: &str, until: Instant) -> Re
 impl Exchange for Publication<'_> {
     async fn run(&mut self, connection: &mut Connection) -> Result<(), RelayError> {
         for delivery in &mut self.deliveries {
-            delivery.authenticated = connection.is_authenticated();
+            let authenticated = connection.is_authenticated();
             connection.send(&ClientMessage::Event(Cow::Borrowed(delivery.event)), self.until).await?;
+            delivery.authenticated = Some(authenticated);
         }
         while self.deliveries.iter().any(|delivery| delivery.verdict.is_none()) {
             if let Frame::Ok { id, accepted, reason } = connection.next(self.until).await? {

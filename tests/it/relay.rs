@@ -702,6 +702,28 @@ async fn the_answers_to_other_events_are_not_lost_while_one_waits_for_authentica
 }
 
 #[tokio::test]
+async fn what_got_no_time_was_not_tried() {
+    let relay = FakeRelay::serving(Vec::new()).await;
+    let untried = "not tried: no time was left";
+    assert_eq!(publish(&pool(), &soul("I am"), vec![relay.own()], Instant::now()).await, [untried]);
+    assert_eq!(relay.connections(), 0);
+
+    // One that never reads: no more is sent than the buffers between us hold.
+    let deaf = FakeRelay::start(|peer| async move {
+        std::future::pending::<()>().await;
+        drop(peer);
+        None
+    })
+    .await;
+    let event = |number: u64| event(&keys(1), SOUL, &"a".repeat(1024 * 1024), number);
+    let outgoing: Vec<Outgoing> =
+        (0..24).map(|number| Outgoing { event: event(number), targets: vec![deaf.own()] }).collect();
+    let reports = pool().publish(&outgoing, Instant::now() + Duration::from_secs(3)).await;
+    let outcomes = [&reports[0][0].outcome, &reports[23][0].outcome];
+    assert_eq!(outcomes, [&Err(RelayError::Timeout), &Err(RelayError::Untried)]);
+}
+
+#[tokio::test]
 async fn the_tag_of_authentication_names_the_relay_in_its_normal_spelling() {
     let relay = FakeRelay::start(|mut peer| async move {
         let req = peer.hear_kind("REQ").await?;

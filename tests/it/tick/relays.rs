@@ -1,13 +1,19 @@
 //! Relays that hide, mislead or overflow: an incomplete read never counts as a complete one.
 
+use std::sync::{Arc, Mutex};
+
 use didactyl::relay::Relays;
 use didactyl::relay::pool::{Limits, Pool};
 use nostr::prelude::{Event, EventBuilder, Filter, FinalizeEvent, Kind, MatchEventOptions, Tag, Timestamp};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
-use crate::agent::{TestAgent, agent_key, echo, nip17, nip17_at, outcomes, secret};
+use crate::agent::{TestAgent, agent_key, app_over, config, echo, nip17, nip17_at, outcomes, secret};
 use crate::fake_relay::{FakeRelay, Peer};
-use crate::sea::tick;
+use crate::faults::{Fault, Side};
+use crate::sea::{nip04_at, tick, wrap_at};
+
+use super::time::Dice;
 
 /// Answers a `REQ` with these events, filters unread, and takes what is published.
 async fn serve(peer: &mut Peer, frame: &Value, events: &[Event]) -> Option<()> {
@@ -104,6 +110,13 @@ async fn a_relay_that_does_not_take_our_authentication_was_not_read() {
         let (complete, reason) = told(&answer);
         assert!(!complete && reason.starts_with("authentication:"), "{answer}");
     }
+}
+
+/// A tick of a new process of an agent that has another relay beside its own.
+async fn tick_beside(agent: &TestAgent, other: &FakeRelay) -> Value {
+    let mut vars = agent.vars();
+    vars.insert("DIDACTYL_RELAYS", format!("{},{}", agent.relay_url, other.own().url));
+    tick(&app_over(config(&vars), agent.ground.open(agent.clock.clock()), &agent.clock)).await
 }
 
 #[tokio::test]
@@ -208,24 +221,107 @@ async fn a_page_shows_events_as_they_come_and_a_forged_one_hides_no_real_one() {
     assert_eq!(outcomes(&tick(&agent.app).await), ["replied"]);
 }
 
-/// The sandbox's own relay, with sockets: the silence test's short sister.
+#[tokio::test]
+async fn an_idle_tick_asks_all_relays_at_the_same_time_and_each_once() {
+    // Each answers when the other one is asked.
+    let gates = [Arc::new(Notify::new()), Arc::new(Notify::new())];
+    let relay = |own: usize| {
+        let gates = gates.clone();
+        FakeRelay::start(move |mut peer| {
+            let gates = gates.clone();
+            async move {
+                loop {
+                    let frame = peer.hear().await?;
+                    if frame[0] == "REQ" {
+                        gates[1 - own].notify_one();
+                        gates[own].notified().await;
+                    }
+                    serve(&mut peer, &frame, &[]).await?;
+                }
+            }
+        })
+    };
+    let relays = [relay(0).await, relay(1).await];
+    let agent = agent_on(&relays[0]).await;
+    for ticks in 1..=3 {
+        let answer = tick_beside(&agent, &relays[1]).await;
+        assert_eq!((outcomes(&answer), told(&answer)), (vec![], (true, "")), "{answer}");
+        assert_eq!(relays.each_ref().map(|relay| relay.heard("REQ").len()), [ticks, ticks]);
+        agent.clock.forward(super::MINUTE);
+    }
+}
+
+/// The silence test's short sister, with sockets: of the relays one is down, one breaks off every third connection, and has
+/// only what is old. Some ticks come twice at once, some die midway.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_ticks_over_sockets_answer_every_message_once() {
+    const MESSAGES: u32 = 20;
+    let old: Arc<Mutex<Vec<Event>>> = Arc::default();
+    let breaking = {
+        let old = Arc::clone(&old);
+        FakeRelay::start(move |mut peer| {
+            let old = Arc::clone(&old);
+            async move {
+                loop {
+                    let frame = peer.hear().await?;
+                    if frame[0] == "REQ" && peer.connection.is_multiple_of(3) {
+                        return None;
+                    }
+                    let events = old.lock().unwrap().clone();
+                    let events = if frame[0] == "REQ" { matching(&events, &frame) } else { vec![] };
+                    serve(&mut peer, &frame, &events).await?;
+                }
+            }
+        })
+        .await
+    };
     let agent = TestAgent::start().await;
-    for minute in 0..60u32 {
-        if minute.is_multiple_of(6) {
-            agent.publish([nip17(&secret(2), &format!("message {}", minute / 6))]).await;
+    let mut vars = agent.vars();
+    // Nobody listens at the last one.
+    let relays = format!("{},{},ws://127.0.0.1:1", agent.relay_url, breaking.own().url);
+    vars.insert("DIDACTYL_RELAYS", relays);
+    let process = || app_over(config(&vars), agent.ground.open(agent.clock.clock()), &agent.clock);
+    let (mut dice, mut sent) = (Dice(60), Vec::new());
+    for minute in 0..60 {
+        if minute % 3 == 0 {
+            let (number, now) = (minute / 3, Timestamp::now());
+            let text = format!("message {number}");
+            let dm = match number % 2 {
+                0 => wrap_at(&secret(2), &text, now, now - dice.below(2 * 24 * 60 * 60)),
+                _ => nip04_at(&secret(2), &agent_key(), &text, now),
+            };
+            agent.publish([dm.clone()]).await;
+            sent.push(dm);
+            *old.lock().unwrap() = sent[..sent.len() / 2].to_vec();
         }
-        let app = agent.another();
-        if minute % 20 == 7 {
-            let other = agent.another();
-            tokio::join!(tick(&app), tick(&other));
-        } else {
-            tick(&app).await;
+        let app = process();
+        match minute % 20 {
+            7 => {
+                let other = process();
+                tokio::join!(tick(&app), tick(&other));
+            }
+            13 => {
+                let fault = Fault::crash(1 + usize::try_from(dice.below(16)).unwrap(), Side::After);
+                let mut victim = app;
+                fault.install(&mut victim);
+                tokio::select! {
+                    biased;
+                    () = fault.crashed() => {}
+                    _ = tick(&victim) => {}
+                }
+            }
+            _ => drop(tick(&app).await),
         }
+        agent.clock.forward(super::MINUTE);
+    }
+    // What the last ones left is due after their lease.
+    for _ in 0..5 {
+        tick(&process()).await;
         agent.clock.forward(super::MINUTE);
     }
     let mut texts: Vec<String> = agent.replies().await.into_iter().map(|(_, text)| text).collect();
     texts.sort();
-    assert_eq!(texts, (0..10).map(|number| format!("MESSAGE {number}")).collect::<Vec<_>>());
+    let mut expected: Vec<String> = (0..MESSAGES).map(|number| format!("MESSAGE {number}")).collect();
+    expected.sort();
+    assert_eq!(texts, expected);
 }
