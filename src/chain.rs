@@ -9,12 +9,17 @@ use crate::record::{RunRecord, store_writes};
 use crate::skill::TriggerFilter;
 use crate::state::AgentState;
 use crate::store::Write;
-use crate::trigger::{Chain, MAX_TEXT_BYTES, Source, Trigger};
+use crate::trigger::webhook::cut;
+use crate::trigger::{Chain, Source, Trigger};
 
 /// The most runs that follow one another.
 pub const MAX_DEPTH: usize = 5;
 
-/// The most runs that follow one: their rows are written together with its answer.
+/// The most runs that follow one, and those that follow these, all together: skills that follow one another crosswise would
+/// be thousands.
+const MAX_RUNS: usize = 20;
+
+/// The most runs that follow one at once: their rows are written together with its answer.
 const MAX_FOLLOWERS: usize = 8;
 
 /// The runs that follow one.
@@ -41,16 +46,16 @@ pub(crate) fn followers(
 ) -> Result<Followers, Error> {
     let ran: Vec<&str> =
         record.skills.iter().filter_map(|(coordinate, _)| coordinate.splitn(3, ':').nth(2)).collect();
+    let answer = cut(answer.to_owned(), "the answer");
     let mut found = Followers::default();
-    for path in paths(trigger, state, &ran) {
+    let (paths, left) = paths(trigger, state, &ran);
+    for path in paths {
         let chain = Chain {
             from: path.last().cloned().unwrap_or_default(),
             run: record.run_id.clone(),
-            final_response: answer
-                .get(..answer.floor_char_boundary(MAX_TEXT_BYTES))
-                .unwrap_or(answer)
-                .to_owned(),
+            final_response: answer.clone(),
             path,
+            left,
         };
         let follower = Trigger::chain(chain, trigger, app.clock.now());
         found.writes.extend(store_writes(app, &follower, due_at)?);
@@ -59,11 +64,12 @@ pub(crate) fn followers(
     Ok(found)
 }
 
-/// For each of the skills that `ran` and that others follow, the way from the first run of the chain to it.
-fn paths(trigger: &Trigger, state: &AgentState, ran: &[&str]) -> Vec<Vec<String>> {
-    let before = match &trigger.source {
-        Source::Chain(chain) => chain.path.as_slice(),
-        _ => &[],
+/// For each of the skills that `ran` and that others follow, the way from the first run of the chain to it; and how many runs
+/// may follow each of these runs.
+fn paths(trigger: &Trigger, state: &AgentState, ran: &[&str]) -> (Vec<Vec<String>>, usize) {
+    let (before, left) = match &trigger.source {
+        Source::Chain(chain) => (chain.path.as_slice(), chain.left),
+        _ => (&[][..], MAX_RUNS),
     };
     let mut paths = Vec::new();
     for from in ran {
@@ -77,46 +83,50 @@ fn paths(trigger: &Trigger, state: &AgentState, ran: &[&str]) -> Vec<Vec<String>
         if !is_followed {
             continue;
         }
-        if path.len() > MAX_DEPTH || paths.len() == MAX_FOLLOWERS {
+        if path.len() > MAX_DEPTH || paths.len() >= MAX_FOLLOWERS.min(left) {
             tracing::warn!(skill = %crate::skill::name(from), "the chain ends here: it is too long, or follows too many");
             continue;
         }
         paths.push(path);
     }
-    paths
+    let left = left.saturating_sub(paths.len()).checked_div(paths.len()).unwrap_or_default();
+    (paths, left)
 }
 
 #[cfg(test)]
 mod tests {
-    use nostr::prelude::{Event, Timestamp};
+    use std::collections::BTreeMap;
+
+    use nostr::prelude::Timestamp;
 
     use super::*;
     use crate::kinds;
     use crate::skill::tests::{keys, signed};
 
+    /// Skills with what each follows; nothing is a cron trigger.
     fn state(follows: &[(&str, &str)]) -> AgentState {
-        let skills: Vec<Event> = follows
-            .iter()
-            .map(|(d, from)| {
-                let trigger: &[&str] =
-                    if from.is_empty() { &["trigger", "cron"] } else { &["trigger", "chain", from] };
-                signed(1, kinds::PUBLIC_SKILL, &[&["d", d], trigger], "Do.")
-            })
-            .collect();
+        state_of(&follows.iter().map(|(d, from)| (*d, vec![*from])).collect::<Vec<_>>())
+    }
+
+    fn state_of(follows: &[(&str, Vec<&str>)]) -> AgentState {
         let own = keys(1).public_key();
-        let entries: Vec<[String; 2]> =
-            follows.iter().map(|(d, _)| ["a".to_owned(), format!("31123:{own}:{d}")]).collect();
+        let (mut events, mut entries) = (Vec::new(), Vec::new());
+        for (d, from) in follows {
+            let named = ["d", d];
+            let triggers: Vec<[&str; 3]> = from.iter().map(|from| ["trigger", "chain", from]).collect();
+            let mut tags: Vec<&[&str]> = triggers.iter().map(<[&str; 3]>::as_slice).collect();
+            if from.contains(&"") {
+                tags = vec![&["trigger", "cron"]];
+            }
+            tags.push(&named);
+            events.push(signed(1, kinds::PUBLIC_SKILL, &tags, "Do."));
+            entries.push(["a".to_owned(), format!("31123:{own}:{d}")]);
+        }
         let entries: Vec<Vec<&str>> =
             entries.iter().map(|entry| entry.iter().map(String::as_str).collect()).collect();
         let entries: Vec<&[&str]> = entries.iter().map(Vec::as_slice).collect();
-        let list = signed(1, kinds::ADOPTION_LIST, &entries, "");
-        AgentState::build(
-            &keys(1),
-            &[keys(2).public_key()],
-            None,
-            skills.into_iter().chain([list]),
-            Timestamp::from(1_803_902_400),
-        )
+        events.push(signed(1, kinds::ADOPTION_LIST, &entries, ""));
+        AgentState::build(&keys(1), &[keys(2).public_key()], None, events, Timestamp::from(1_803_902_400))
     }
 
     fn after(path: &[&str]) -> Trigger {
@@ -128,6 +138,7 @@ mod tests {
             run: "r".to_owned(),
             final_response: String::new(),
             path: path.iter().map(|d| (*d).to_owned()).collect(),
+            left: MAX_RUNS,
         };
         Trigger::chain(chain, &cron, Timestamp::from(0))
     }
@@ -136,7 +147,7 @@ mod tests {
     fn each_skill_that_ran_and_is_followed_starts_one_run_and_no_skill_runs_twice_in_a_chain() {
         let state = state(&[("a", ""), ("b", "a"), ("c", "a"), ("a2", "b"), ("self", "self"), ("d", "")]);
         let paths = |path: &[&str], ran: &[&str]| {
-            let paths = super::paths(&after(path), &state, ran);
+            let (paths, _) = super::paths(&after(path), &state, ran);
             paths.iter().map(|path| path.join(">")).collect::<Vec<_>>()
         };
         assert_eq!(paths(&[], &["a", "d"]), ["a"]);
@@ -145,6 +156,28 @@ mod tests {
         assert_eq!(paths(&[], &["self"]), [""; 0]);
         assert_eq!(paths(&["1", "2", "3", "4"], &["a"]), ["1>2>3>4>a"]);
         assert_eq!(paths(&["1", "2", "3", "4", "5"], &["a"]), [""; 0]);
+    }
+
+    #[test]
+    fn skills_that_follow_one_another_crosswise_have_a_bounded_number_of_runs() {
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+        let crosswise: Vec<(&str, &str)> =
+            names.iter().flat_map(|d| names.iter().map(move |from| (*d, *from))).collect();
+        let mut of_skill: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        crosswise.iter().for_each(|(d, from)| of_skill.entry(*d).or_default().push(*from));
+        let state = state_of(&of_skill.into_iter().collect::<Vec<_>>());
+        let mut runs = vec![after(&[])];
+        let mut at = 0;
+        while let Some(trigger) = runs.get(at).cloned() {
+            let (paths, left) = super::paths(&trigger, &state, &names);
+            for path in paths {
+                let from = path.last().cloned().unwrap();
+                let chain = Chain { from, run: at.to_string(), final_response: String::new(), path, left };
+                runs.push(Trigger::chain(chain, &trigger, Timestamp::from(0)));
+            }
+            at += 1;
+        }
+        assert!((9..=1 + MAX_RUNS).contains(&runs.len()), "{}", runs.len());
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(crate) async fn begin(
     if stored.flags.stopped_at().is_some() {
         return Ok(begun);
     }
-    let mut schedules = due::schedules(&stored.state(app).skills);
+    let mut schedules = due::schedules(&stored.state(app).skills, app.agent());
     if schedules.len() > MAX_SCHEDULES {
         tracing::warn!(schedules = schedules.len(), "only the first {MAX_SCHEDULES} schedules are heeded");
         schedules.truncate(MAX_SCHEDULES);

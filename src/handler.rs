@@ -180,7 +180,7 @@ pub(crate) async fn work_all(app: &App, triggers: Placed<Trigger>, deadline: Dea
 async fn work_conversations(app: &App, triggers: Placed<Trigger>, deadline: Deadline) -> Placed<Worked> {
     let mut conversations: BTreeMap<_, Placed<Trigger>> = BTreeMap::new();
     for (at, trigger) in triggers {
-        conversations.entry(trigger.peer()).or_default().push((at, trigger));
+        conversations.entry(trigger.queue_of()).or_default().push((at, trigger));
     }
     // The admins' first: guests wait.
     let mut conversations: Vec<_> = conversations.into_values().collect();

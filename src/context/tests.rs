@@ -455,6 +455,7 @@ fn a_run_that_nobody_speaks_in_has_no_history_and_vouches_for_no_sender() {
         run: "r".to_owned(),
         final_response: "done".to_owned(),
         path: Vec::new(),
+        left: 0,
     };
     let cron = Cron { schedule: "0 0 * * *".to_owned(), scheduled_at: Timestamp::from(NOW) };
     for source in [Source::Chain(chain), Source::Cron(cron)] {
@@ -476,6 +477,7 @@ fn a_run_that_nobody_speaks_in_has_no_history_and_vouches_for_no_sender() {
             run: "r".to_owned(),
             final_response: String::new(),
             path: Vec::new(),
+            left: 0,
         })),
         ..two_skills()
     };

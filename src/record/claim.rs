@@ -12,6 +12,7 @@ use crate::history;
 use crate::letter::Letter;
 use crate::load::Stored;
 use crate::store::{Change, Expect, Key, Row, StoreError, Write, keys};
+use crate::trigger::webhook::cut;
 use crate::trigger::{Tier, Trigger};
 
 /// A run that is ours: the record as we wrote it, and the version that later writes depend on.
@@ -472,6 +473,7 @@ impl Claim {
         }
         let record = RunRecord { status: Status::Done, due_at: None, ..self.record.clone() };
         let key = keys::answer(&record.run_id);
+        let answer = cut(answer.to_owned(), "the answer");
         let mut writes = vec![app.put_sealed(key, &answer, record.expires_at)?];
         writes.extend(after.writes);
         self.save(app, record, writes).await?;

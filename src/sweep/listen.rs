@@ -185,28 +185,28 @@ impl Report {
 /// Works what is to be worked: conversations side by side, and of those that it heard the messages of one after another.
 async fn work_all(app: &App, mut work: Receiver<Trigger>, deadline: Deadline) -> Vec<Worked> {
     let mut results = Vec::new();
-    // The conversations that are being worked, each with what waits in it.
-    let mut waiting: BTreeMap<Option<PublicKey>, VecDeque<Trigger>> = BTreeMap::new();
+    // The conversations, and kinds of others, that are being worked, each with what waits in it.
+    let mut waiting: BTreeMap<_, VecDeque<Trigger>> = BTreeMap::new();
     let mut running = FuturesUnordered::new();
     let mut is_open = true;
-    let begin = async |trigger: Trigger| (trigger.peer(), handler::begin(app, trigger, deadline).await);
+    let begin = async |trigger: Trigger| (trigger.queue_of(), handler::begin(app, trigger, deadline).await);
     while is_open || !running.is_empty() {
         tokio::select! {
             trigger = work.recv(), if is_open && running.len() < CONVERSATIONS_AT_ONCE => match trigger {
-                Some(trigger) => match waiting.get_mut(&trigger.peer()) {
-                    Some(queue) => queue.push_back(trigger),
+                Some(trigger) => match waiting.get_mut(&trigger.queue_of()) {
+                    Some(waiting) => waiting.push_back(trigger),
                     None => {
-                        waiting.insert(trigger.peer(), VecDeque::new());
+                        waiting.insert(trigger.queue_of(), VecDeque::new());
                         running.push(begin(trigger));
                     }
                 },
                 None => is_open = false,
             },
-            Some((peer, worked)) = running.next() => {
+            Some((queue, worked)) = running.next() => {
                 results.push(worked);
-                match waiting.get_mut(&peer).and_then(VecDeque::pop_front) {
+                match waiting.get_mut(&queue).and_then(VecDeque::pop_front) {
                     Some(trigger) => running.push(begin(trigger)),
-                    None => drop(waiting.remove(&peer)),
+                    None => drop(waiting.remove(&queue)),
                 }
             }
         }

@@ -18,21 +18,22 @@ pub struct Question {
     pub since: Timestamp,
 }
 
-/// Puts together filters that differ in one list alone: together they ask for exactly what each asked for, since what they
+/// Puts together filters that differ in one list alone, in the place of the first of them: together they ask for exactly what each asked for, since what they
 /// have alike. Each comes with the time before which nothing is wanted; its own times and limit are left to whoever looks at the events.
 #[must_use]
 pub fn questions(wanted: impl IntoIterator<Item = (Filter, Timestamp)>) -> Vec<Question> {
     let mut groups: Vec<(Filter, Timestamp)> = Vec::new();
     for (filter, since) in wanted {
         let mut one = (Filter { since: None, until: None, limit: None, ..filter }, since);
+        let mut place = groups.len();
         // What is put together may fit to yet another.
         while let Some((at, both)) =
             groups.iter().enumerate().find_map(|(at, group)| Some((at, together(group, &one)?)))
         {
             groups.remove(at);
-            one = both;
+            (one, place) = (both, place.min(at));
         }
-        groups.push(one);
+        groups.insert(place, one);
     }
     groups
         .into_iter()

@@ -340,7 +340,7 @@ async fn read_one(
 }
 
 /// Whether a relay that answers so may answer to less: it will not have what it was asked for, or not so much.
-fn is_refusal(error: &RelayError) -> bool {
+pub(super) fn is_refusal(error: &RelayError) -> bool {
     matches!(
         error,
         RelayError::Rejected(_) | RelayError::RateLimited(_) | RelayError::Auth(_) | RelayError::Failed(_)

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::ledger::{Ledger, SubscribedNotes};
 use super::plan::{Disordered, End, Found, Page, Paging, Stream, Sweep};
 use super::questions::Question;
-use super::read::Share;
+use super::read::{Share, is_refusal};
 use crate::app::App;
 use crate::dm;
 use crate::inbox;
@@ -184,7 +184,7 @@ impl Subscribed {
                 Ok(()) => End::Whole,
                 Err(RelayError::Cut(_)) => End::Cut,
                 // It may be too many filters for it.
-                Err(RelayError::Rejected(_) | RelayError::RateLimited(_)) if !is_of_one_stream(&asked) => {
+                Err(error) if is_refusal(&error) && !is_of_one_stream(&asked) => {
                     self.paging.narrow();
                     continue;
                 }

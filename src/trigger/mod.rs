@@ -96,6 +96,9 @@ pub struct Chain {
     /// The d tags of the skills that ran one after another until here, [`Chain::from`] the last. None of them runs again.
     #[serde(default)]
     pub path: Vec<String>,
+    /// How many runs may still follow it, and those that follow these, all together.
+    #[serde(default)]
+    pub left: usize,
 }
 
 /// A direct message, verified and decrypted.
@@ -326,6 +329,13 @@ impl Trigger {
     #[must_use]
     pub fn conversation(&self) -> Option<PublicKey> {
         self.sender().filter(|_| self.fixed_text().is_none())
+    }
+
+    /// What it waits behind in an invocation that works several: its conversation, or what is of its kind. So strangers' events
+    /// hold up neither a schedule nor a webhook.
+    #[must_use]
+    pub(crate) fn queue_of(&self) -> (Option<PublicKey>, &'static str) {
+        self.peer().map_or((None, self.source.name()), |peer| (Some(peer), ""))
     }
 
     /// Whose message it is, checked by signature; nobody's but in DMs.

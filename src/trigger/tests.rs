@@ -54,6 +54,7 @@ fn chain(from: &str, parent: &Trigger) -> Trigger {
         run: "run-1".to_owned(),
         final_response: "Done.".to_owned(),
         path: Vec::new(),
+        left: 0,
     };
     Trigger::chain(chain, parent, NOW)
 }

@@ -110,7 +110,7 @@ impl Body {
         }
         let text = characters(content_type, bytes);
         if media_type(content_type).starts_with("text/") {
-            return Ok(Self::Text(cut(text)));
+            return Ok(Self::Text(cut(text, "the body")));
         }
         Ok(Self::json_or_text(compact(&without_lone_surrogates(&text)), text))
     }
@@ -119,13 +119,14 @@ impl Body {
     fn json_or_text(json: Option<String>, text: String) -> Self {
         match json.filter(|json| json.len() <= MAX_TEXT_BYTES) {
             Some(json) => Self::Json(json),
-            None => Self::Text(cut(text)),
+            None => Self::Text(cut(text, "the body")),
         }
     }
 }
 
 /// A text of which no more is left than a trigger's text may be, and than a row holds in JSON's spelling; it then says so.
-fn cut(mut text: String) -> String {
+/// `what` it is: `the body`.
+pub(crate) fn cut(mut text: String, what: &str) -> String {
     let mut spelled = 0_usize;
     let too_long = text.char_indices().find(|(at, c)| {
         let len = match c {
@@ -137,7 +138,7 @@ fn cut(mut text: String) -> String {
         at + c.len_utf8() > MAX_TEXT_BYTES || spelled > 2 * MAX_TEXT_BYTES
     });
     if let Some((at, _)) = too_long {
-        let note = format!("\n[cut: the body has {} bytes]", text.len());
+        let note = format!("\n[cut: {what} has {} bytes]", text.len());
         text.truncate(at);
         text.push_str(&note);
     }

@@ -10,7 +10,7 @@ use crate::clock::Deadline;
 use crate::counter::{Counter, HOUR_SECS, HOURS_PER_DAY};
 use crate::error::Error;
 use crate::handler;
-use crate::outcome::{Outcome, Worked};
+use crate::outcome::Worked;
 use crate::queue::QUEUE_GRACE;
 use crate::record::{self, FORMAT, due_after, read_clear, run_id, to_json};
 use crate::store::{Expect, Write, keys, write_or_leave};
@@ -104,8 +104,9 @@ pub(crate) async fn work(app: &App, webhook: Webhook, id: String, deadline: Dead
             let trigger = record::stored_trigger(app, &run).await?;
             handler::begin(app, trigger, deadline).await
         }
+        // Nothing is stored: whoever hands it over again may be taken later.
         Taken::TooMany(_) => {
-            Ok(Outcome::Rejected { reason: "this webhook has had as many requests as it may".to_owned() })
+            Err(Error::Transient("this webhook has had as many requests as it may".to_owned()))
         }
     }
 }

@@ -13,6 +13,7 @@ use subtle::ConstantTimeEq;
 
 use super::{Form, Hook};
 use crate::hash::{hex, sha256, unhex32};
+use crate::secret::Secret;
 
 /// How far a signed time may be from ours, either way.
 const FRESH: Duration = Duration::from_secs(5 * 60);
@@ -96,12 +97,14 @@ fn stripe(hook: &Hook, call: &Call<'_>, now: Timestamp) -> Result<Delivery, &'st
         .and_then(|time| Some((time, time.parse::<u64>().ok()?)))
         .ok_or("its Stripe-Signature has no time")?;
     let parts = [time.as_bytes(), b".", call.body];
-    let signature = signature(hook, &parts, &given)
-        .ok_or("no v1 of its Stripe-Signature is of this secret, time and body")?;
+    if signature(hook, &parts, &given).is_none() {
+        return Err("no v1 of its Stripe-Signature is of this secret, time and body");
+    }
     if at.abs_diff(now.as_secs()) > FRESH.as_secs() {
         return Err("the time of its Stripe-Signature is not within five minutes of ours");
     }
-    let id = event_id(call.body).unwrap_or_else(|| hex(&sha256(&signature)));
+    // Of what is signed, and not of a signature: while secrets are changed there is more than one.
+    let id = event_id(call.body).unwrap_or_else(|| hex(&sha256(&parts.concat())));
     Ok(Delivery { id, claim: None })
 }
 
@@ -112,14 +115,14 @@ fn bearer(hook: &Hook, call: &Call<'_>, now: Timestamp) -> Result<Delivery, &'st
     // Hashes are of one length, whatever that of the tokens is.
     let given = sha256(token.trim().as_bytes());
     let is_known = |known: &[u8]| bool::from(sha256(known).ct_eq(&given));
-    let known = hook.secrets.iter().filter(|secret| is_known(secret.expose().as_bytes())).count();
-    if known == 0 {
-        return Err("its bearer token is not known");
-    }
+    let known = hook.secrets.iter().filter(|secret| is_known(secret.expose().as_bytes()));
+    let secret = known.last().ok_or("its bearer token is not known")?;
     if let Some(id) = named(call, "idempotency-key") {
         return Ok(Delivery { id, claim: None });
     }
-    let mark = hex(&sha256(call.body));
+    // By the token, since it stands in the record: who reads that must not be able to guess a short body.
+    let mac = mac(secret, &[call.body]).ok_or("its bearer token cannot be a key")?;
+    let mark = hex(&mac.finalize().into_bytes());
     let id = format!("{mark}@{}", now.as_secs());
     Ok(Delivery { id, claim: Some(Claim { mark, lasts: BODY_CLAIM }) })
 }
@@ -129,9 +132,7 @@ fn bearer(hook: &Hook, call: &Call<'_>, now: Timestamp) -> Result<Delivery, &'st
 fn signature(hook: &Hook, parts: &[&[u8]], given: &[[u8; 32]]) -> Option<[u8; 32]> {
     let mut found = None;
     for secret in &hook.secrets {
-        // A key of any length is one.
-        let mut mac = Hmac::<Sha256>::new_from_slice(secret.expose().as_bytes()).ok()?;
-        parts.iter().for_each(|part| mac.update(part));
+        let mac = mac(secret, parts)?;
         for given in given {
             if mac.clone().verify_slice(given).is_ok() {
                 found = Some(*given);
@@ -139,6 +140,13 @@ fn signature(hook: &Hook, parts: &[&[u8]], given: &[[u8; 32]]) -> Option<[u8; 32
         }
     }
     found
+}
+
+fn mac(secret: &Secret, parts: &[&[u8]]) -> Option<Hmac<Sha256>> {
+    // A key of any length is one.
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.expose().as_bytes()).ok()?;
+    parts.iter().for_each(|part| mac.update(part));
+    Some(mac)
 }
 
 /// The delivery's id as a header names it.

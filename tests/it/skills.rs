@@ -210,6 +210,61 @@ async fn a_chain_runs_once_whatever_call_the_process_dies_at(on: On) {
     }
 }
 
+/// The skill of TRIGGERS.md that follows another one, here one that a stranger's note fires: what the note began stays tainted.
+#[tokio::test]
+async fn the_example_of_triggers_md_follows_a_run_and_is_as_tainted_as_it() {
+    let document = include_str!("../../docs/TRIGGERS.md");
+    let draft = document.split("```markdown file=check.md\n").nth(1).unwrap().split("```").next().unwrap();
+    let (head, content) = draft.split_once("\n\n").unwrap();
+    let tags: Vec<Vec<&str>> = head.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let tags: Vec<&[&str]> = tags.iter().map(Vec::as_slice).collect();
+    let filter = r##"{"kinds":[1],"#t":["didactyl"]}"##;
+    let briefing: SkillOf = ("briefing", &[&["trigger", "subscription", filter]], "Sum it up.");
+    let agent = agent_with(On::Sqlite, &[briefing, ("check", &tags, content)], |asked| {
+        Answer::Text(
+            if asked.last_text("user").contains("final_response") { "It has." } else { "Sum." }.to_owned(),
+        )
+    })
+    .await;
+    let now = agent.clock.clock().now();
+    let note =
+        EventBuilder::new(Kind::TextNote, "Hello").tag(Tag::hashtag("didactyl")).custom_created_at(now);
+    let note = note.finalize(&secret(3)).unwrap();
+    let trigger = Trigger::subscription(note, agent_key(), &[secret(2).public_key()], now);
+    do_work(&agent.app, &trigger).await;
+    let run = run_id(&trigger.id);
+    let check = record::find(&agent.app, &run_id(&format!("chain:{run}:briefing"))).await.unwrap().unwrap();
+    assert_eq!(
+        (check.status, check.tainted, kept(&agent, &run).await.as_deref()),
+        (Status::Done, true, Some("Sum."))
+    );
+    let replies = agent.replies().await;
+    assert_eq!(replies.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>(), ["It has."]);
+    for asked in agent.model.requests() {
+        assert!(asked.offers("nostr_query") && !asked.offers("nostr_post"), "{}", asked.body["tools"]);
+    }
+}
+
+#[tokio::test]
+async fn a_long_answer_is_kept_as_far_as_a_row_holds_it() {
+    let skill: SkillOf = ("brief", &[&["trigger", "cron", "@daily"]], "Write a briefing.");
+    let follower: SkillOf = ("check", &[&["trigger", "chain", "brief"]], "Check.");
+    let long = "\u{1}\"ä".repeat(100_000);
+    let agent = agent_with(On::Sqlite, &[skill, follower], move |asked| {
+        let is_first = asked.last_text("user").contains("cron");
+        Answer::Text(if is_first { long.clone() } else { "Checked.".to_owned() })
+    })
+    .await;
+    let trigger = daily(&agent);
+    do_work(&agent.app, &trigger).await;
+    let [brief, ..] = runs_of_chain(&trigger);
+    let kept_of_it = kept(&agent, &brief).await.unwrap();
+    assert!(kept_of_it.ends_with("\n[cut: the answer has 400000 bytes]"), "{}", kept_of_it.len());
+    let check = run_id(&format!("chain:{brief}:brief"));
+    assert_eq!(kept(&agent, &check).await.as_deref(), Some("Checked."));
+    assert_eq!((agent.record(&trigger.id).await.attempt, agent.model.calls()), (1, 2));
+}
+
 #[tokio::test]
 async fn at_the_terminal_a_run_shows_the_answer_that_it_kept() {
     let skill: SkillOf = ("brief", &[&["trigger", "cron", "@daily"]], "Write a briefing.");

@@ -387,8 +387,14 @@ async fn the_examples_of_triggers_md_fire_a_skill_at_once() {
     assert_eq!(calls.len(), 3);
     for (number, call) in calls.iter().enumerate() {
         let call = call.replace("http://127.0.0.1:8787", url);
-        let output =
-            Command::new("sh").args(["-euc", &call]).env_remove("http_proxy").output().await.unwrap();
+        let output = Command::new("sh")
+            .args(["-euc", &call])
+            .env_remove("http_proxy")
+            .env_remove("all_proxy")
+            .env_remove("ALL_PROXY")
+            .output()
+            .await
+            .unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         let answer: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{call}: {said}"));
         let run = answer["run"].as_str().unwrap_or_else(|| panic!("{call}: {said}")).to_owned();

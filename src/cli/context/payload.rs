@@ -91,8 +91,13 @@ fn written(app: &App, kind: &Value, fields: &Fields) -> Result<Trigger, Failure>
         }
         Some("chain") => {
             let (from, run) = (text("from")?, text("run")?);
-            let chain =
-                trigger::Chain { from, run, final_response: text("final_response")?, path: Vec::new() };
+            let chain = trigger::Chain {
+                from,
+                run,
+                final_response: text("final_response")?,
+                path: Vec::new(),
+                left: 0,
+            };
             Ok(Trigger::chain(chain, &example(app), now))
         }
         _ => Err("the message cannot be read: `trigger` must be cron or chain. A webhook is \

@@ -199,7 +199,8 @@ fn events_in_steps_of(step: u64) -> impl Strategy<Value = Vec<Sent>> {
             let stream = STREAMS[kind];
             // Most clients are prompt; some messages wait for a day on a phone without a network.
             let early = if stream == Stream::Wraps || !near { early } else { early % 2400 };
-            let at = arrives - early;
+            // However far it is rounded down, it is not older than two days.
+            let at = arrives - if near { early } else { early.min(2 * DAY - step) };
             (stream, if near { at } else { at - at % step }, arrives)
         },
     );

@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::time::Duration;
 
-use nostr::prelude::Timestamp;
+use nostr::prelude::{PublicKey, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{Schedule, normalise};
-use crate::skill::{Skill, TriggerFilter};
+use crate::skill::{Skill, SkillTrigger, TriggerFilter};
 
 /// The most schedules that are kept: their book is one row.
 pub const MAX_SCHEDULES: usize = 500;
@@ -69,11 +69,21 @@ pub struct Due {
 /// A schedule with its expression, as [`normalise`] has it.
 pub type Named = (String, Schedule);
 
-/// The distinct schedules of enabled skills, in the order of the skills: those that may be due. A cron trigger without one
-/// joins the runs of others and makes none.
+/// The most schedules of one skill that count: whoever wrote it may be somebody else, and each costs runs.
+const MAX_PER_SKILL: usize = 8;
+
+/// The distinct schedules of enabled skills, in the order of the skills, `agent`'s own before those of others, and of each
+/// skill the first eight: those that may be due. A cron trigger without one joins the runs of others and makes none.
 #[must_use]
-pub fn schedules(skills: &[Skill]) -> Vec<Named> {
-    let triggers = skills.iter().filter(|skill| skill.enabled).flat_map(|skill| &skill.triggers);
+pub fn schedules(skills: &[Skill], agent: PublicKey) -> Vec<Named> {
+    let enabled = || skills.iter().filter(|skill| skill.enabled);
+    let own = enabled().filter(|skill| skill.author() == agent);
+    let skills = own.chain(enabled().filter(|skill| skill.author() != agent));
+    let of_cron = |skill: &'_ Skill| {
+        let is_cron = |trigger: &&SkillTrigger| matches!(trigger.filter, TriggerFilter::Cron(Some(_)));
+        skill.triggers.iter().filter(is_cron).take(MAX_PER_SKILL).cloned().collect::<Vec<_>>()
+    };
+    let triggers = skills.flat_map(of_cron);
     let expressions = triggers.filter_map(|trigger| match &trigger.filter {
         TriggerFilter::Cron(Some(expression)) => Some(normalise(expression)),
         _ => None,

@@ -194,18 +194,28 @@ fn a_closed_book_forgets_schedules_and_keeps_what_was_missed() {
 #[test]
 fn schedules_are_those_of_enabled_skills_each_once_in_list_order() {
     use crate::skill::tests::{keys, signed};
-    let skill = |d: &str, tags: &[&[&str]]| {
+    let by = |author: u8, d: &str, tags: &[&[&str]]| {
         let named = ["d", d];
         let tags: Vec<&[&str]> = [&named as &[&str]].into_iter().chain(tags.iter().copied()).collect();
-        Skill::parse(&signed(1, crate::kinds::PUBLIC_SKILL, &tags, "text"), &keys(1), &mut Vec::new())
+        Skill::parse(&signed(author, crate::kinds::PUBLIC_SKILL, &tags, "text"), &keys(1), &mut Vec::new())
             .unwrap()
     };
+    let skill = |d: &str, tags: &[&[&str]]| by(1, d, tags);
+    let many: Vec<String> = (0..10).map(|minute| format!("{minute} 1 * * *")).collect();
+    let many: Vec<[&str; 3]> = many.iter().map(|schedule| ["trigger", "cron", schedule]).collect();
+    let many: Vec<&[&str]> = many.iter().map(<[&str; 3]>::as_slice).collect();
     let skills = [
+        by(3, "foreign", &many),
         skill("b", &[&["trigger", "cron", "@daily"], &["trigger", "cron", "TZ=europe/berlin 0 9 * * *"]]),
         skill("off", &[&["trigger", "cron", "1 1 * * *"], &["enabled", "false"]]),
         skill("joins", &[&["trigger", "cron"], &["trigger", "dm"]]),
         skill("a", &[&["trigger", "cron", "0  0 * * *"], &["trigger", "cron", "5 5 * * *"]]),
     ];
-    let names: Vec<String> = schedules(&skills).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["0 0 * * *", "TZ=Europe/Berlin 0 9 * * *", "5 5 * * *"]);
+    let names = schedules(&skills, keys(1).public_key()).into_iter().map(|(name, _)| name);
+    let (own, foreign): (Vec<_>, Vec<_>) = names.enumerate().partition(|(at, _)| *at < 3);
+    let own: Vec<&str> = own.iter().map(|(_, name)| name.as_str()).collect();
+    assert_eq!(own, ["0 0 * * *", "TZ=Europe/Berlin 0 9 * * *", "5 5 * * *"]);
+    // Of somebody else's, which stands first in the list, the first eight.
+    let foreign: Vec<&str> = foreign.iter().map(|(_, name)| name.split_once(' ').unwrap().0).collect();
+    assert_eq!(foreign, ["0", "1", "2", "3", "4", "5", "6", "7"]);
 }
