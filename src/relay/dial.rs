@@ -2,7 +2,7 @@
 //!
 //! What may be dialled at all is told by `address`; what then happens on the connection is left to `websocket`.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,8 +30,17 @@ pub(crate) struct Dialer {
     keys: Option<Keys>,
     limits: Limits,
     tls: Result<Connector, rustls::Error>,
-    /// Relays that sent a challenge once: another connection waits for theirs before it believes that there is nothing.
-    challengers: Mutex<HashSet<Target>>,
+    /// Relays of our own that are waited for before it is believed that they have nothing.
+    challengers: Mutex<HashMap<Target, Challenger>>,
+}
+
+/// Whether a relay sends a challenge (NIP-42). Of those that are not known to, it is not expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Challenger {
+    /// Nobody waited for one yet.
+    Possible,
+    /// It sent one.
+    Known,
 }
 
 impl Dialer {
@@ -45,8 +54,8 @@ impl Dialer {
         }
     }
 
-    /// The relays that are known to send challenges.
-    pub(crate) fn challengers(&self) -> MutexGuard<'_, HashSet<Target>> {
+    /// The relays whose challenge is waited for.
+    pub(crate) fn challengers(&self) -> MutexGuard<'_, HashMap<Target, Challenger>> {
         self.challengers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

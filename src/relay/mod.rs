@@ -200,6 +200,20 @@ pub trait Relays: Send + Sync {
     /// its targets.
     async fn publish(&self, outgoing: &[Outgoing], until: Instant) -> Vec<Vec<PublishReport>>;
 
+    /// What earlier processes know of whether a relay of our own sends challenges (NIP-42): `None` where nobody waited for one
+    /// yet. One that may is waited for before it is believed that it has nothing to show.
+    fn expect_challenge(&self, _target: &Target, _known: Option<bool>) {}
+
+    /// The same, as it is known now.
+    fn sends_challenges(&self, _target: &Target) -> Option<bool> {
+        Some(false)
+    }
+
+    /// Whether a relay was believed to have nothing to show, and sent its challenge after that.
+    fn challenged_late(&self, _target: &Target) -> bool {
+        false
+    }
+
     /// Opens connections that a later call will use, so that the handshakes cost no time then. Failures show there.
     async fn open(&self, targets: &[Target], until: Instant);
 

@@ -13,12 +13,12 @@ use futures_util::future::join_all;
 use nostr::prelude::{Event, EventId, Filter, Keys};
 use tokio::time::{Instant, timeout};
 
-use super::dial::Dialer;
+use super::dial::{Challenger, Dialer};
 use super::fetch::{Read, Seen, Sink};
 use super::listen::{Ear, Subscription};
 use super::publish::{Publication, Verdict};
 use super::websocket::Connection;
-use super::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target};
+use super::{FetchReport, Fetched, Outgoing, Page, PublishReport, RelayError, Relays, Target, Trust};
 
 /// How long closing may take, all connections together.
 const CLOSE_TIME: Duration = Duration::from_millis(250);
@@ -47,6 +47,9 @@ pub struct Limits {
     pub publish_timeout: Duration,
     /// For a challenge to come and our answer to be taken.
     pub auth_timeout: Duration,
+    /// How long the very first read of a relay waits for a challenge behind all else that it says; at least for one more
+    /// round trip.
+    pub first_challenge_timeout: Duration,
     /// How long a connection that is listened to may say nothing. Then it is asked whether it lives, and given up where it
     /// says nothing to that for as long.
     pub max_silence: Duration,
@@ -65,6 +68,7 @@ impl Default for Limits {
             fetch_timeout: Duration::from_secs(10),
             publish_timeout: Duration::from_secs(6),
             auth_timeout: Duration::from_secs(3),
+            first_challenge_timeout: Duration::from_millis(250),
             max_silence: Duration::from_secs(45),
         }
     }
@@ -259,6 +263,34 @@ impl Relays for Pool {
             .iter()
             .map(|out| out.targets.iter().map(|target| report(target, &out.event)).collect())
             .collect()
+    }
+
+    fn expect_challenge(&self, target: &Target, known: Option<bool>) {
+        let mut challengers = self.dialer.challengers();
+        match known {
+            // A foreign relay never learns who we are: it is not waited for.
+            _ if target.trust == Trust::Foreign => {}
+            Some(true) => drop(challengers.insert(target.clone(), Challenger::Known)),
+            None => drop(challengers.entry(target.clone()).or_insert(Challenger::Possible)),
+            // This process may know better.
+            Some(false) => {}
+        }
+    }
+
+    fn sends_challenges(&self, target: &Target) -> Option<bool> {
+        self.idle().get_mut(target).map(Connection::catch_up);
+        match self.dialer.challengers().get(target) {
+            Some(Challenger::Known) => Some(true),
+            Some(Challenger::Possible) => None,
+            None => Some(false),
+        }
+    }
+
+    fn challenged_late(&self, target: &Target) -> bool {
+        self.idle().get_mut(target).is_some_and(|connection| {
+            connection.catch_up();
+            connection.was_believed_too_early()
+        })
     }
 
     async fn open(&self, targets: &[Target], until: Instant) {

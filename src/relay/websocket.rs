@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use super::address::normalize;
-use super::dial::Dialer;
+use super::dial::{Challenger, Dialer};
 use super::frame::{Frame, words};
 use super::{RelayError, Target, Trust};
 
@@ -47,8 +47,8 @@ pub(crate) struct Connection {
     /// Whether a challenge, or the answer to our `AUTH`, did not come in time.
     unanswered: bool,
     backlog: VecDeque<Frame>,
-    /// Whether the relay was once heard out after it had nothing to show.
-    heard_out: bool,
+    /// Whether the relay was heard out after it had nothing to show, and sent no challenge until then.
+    believed: bool,
     /// Of the current use: frames and bytes received, how many may be, and whether one of the frames was an answer.
     frames: usize,
     bytes: usize,
@@ -84,7 +84,7 @@ impl Connection {
             login: Login::Untried,
             unanswered: false,
             backlog: VecDeque::new(),
-            heard_out: false,
+            believed: false,
             frames: 0,
             bytes: 0,
             max_bytes,
@@ -202,30 +202,62 @@ impl Connection {
     }
 
     /// Receives what the relay has said so far, once per connection: it answers a ping behind all that. So a challenge that it
-    /// sends after its end of stored events is met, and no time is waited for it but from a relay that is known to send one.
+    /// sends after its end of stored events is met. Longer than that is waited only for a relay that is known to send one, and
+    /// for one of which nobody knows yet.
     pub(crate) async fn hear_out(&mut self, until: Instant) {
-        if self.heard_out || self.challenge.is_some() {
+        if self.believed || self.challenge.is_some() {
             return;
         }
-        self.heard_out = true;
-        let is_challenger = self.dialer.challengers().contains(&self.target);
-        let time = if is_challenger { self.dialer.limits().auth_timeout } else { PONG_TIME };
-        let until = until.min(Instant::now() + time);
-        if self.ping(until).await.is_err() {
+        let mut expected = self.dialer.challengers().get(&self.target).copied();
+        let (auth_timeout, first_timeout) =
+            (self.dialer.limits().auth_timeout, self.dialer.limits().first_challenge_timeout);
+        let time = if expected == Some(Challenger::Known) { auth_timeout } else { PONG_TIME };
+        let pinged_at = Instant::now();
+        let mut heard_out_at = until.min(pinged_at + time);
+        if self.ping(heard_out_at).await.is_err() {
             return;
         }
-        // A connection that breaks now is found out at its next use.
-        while let Ok(received) = self.receive_any(until).await {
-            match received {
-                Received::Frame(frame) => self.set_aside(frame),
-                Received::Pong if !is_challenger => return,
-                Received::Pong | Received::Nothing => {}
-            }
-            if self.challenge.is_some() {
-                return;
+        while self.challenge.is_none() {
+            match self.receive_any(heard_out_at).await {
+                Ok(Received::Frame(frame)) => self.set_aside(frame),
+                Ok(Received::Pong) => match expected {
+                    None => break,
+                    Some(Challenger::Known) => {}
+                    Some(Challenger::Possible) => {
+                        // Once, however many pongs it sends.
+                        expected = Some(Challenger::Known);
+                        let time = first_timeout.max(pinged_at.elapsed());
+                        heard_out_at = until.min(Instant::now() + time);
+                    }
+                },
+                Ok(Received::Nothing) => {}
+                Err(RelayError::Timeout) => break,
+                // A connection that breaks now is found out at its next use.
+                Err(_) => return,
             }
         }
-        self.dialer.challengers().remove(&self.target);
+        if self.challenge.is_none() {
+            self.believed = true;
+            self.dialer.challengers().remove(&self.target);
+        }
+    }
+
+    /// Receives what has come by now, and waits for nothing.
+    pub(crate) fn catch_up(&mut self) {
+        for _ in 0..FRAMES_PER_TURN {
+            let at_once = Instant::now() + PONG_TIME;
+            match self.receive_any(at_once).now_or_never() {
+                Some(Ok(Received::Frame(frame))) => self.set_aside(frame),
+                Some(Ok(Received::Pong | Received::Nothing)) => {}
+                // A connection that breaks now is found out at its next use.
+                Some(Err(_)) | None => return,
+            }
+        }
+    }
+
+    /// Whether a challenge came after it was believed that the relay has nothing to show, and was not answered yet.
+    pub(crate) fn was_believed_too_early(&self) -> bool {
+        self.believed && self.may_withhold()
     }
 
     fn charge(&mut self, bytes: usize) -> Result<(), RelayError> {
@@ -242,7 +274,10 @@ impl Connection {
         match frame {
             Frame::Auth(challenge) => {
                 self.challenge = Some(challenge.clone());
-                self.dialer.challengers().insert(self.target.clone());
+                // A foreign relay never learns who we are: it is not waited for.
+                if self.target.trust == Trust::Own {
+                    self.dialer.challengers().insert(self.target.clone(), Challenger::Known);
+                }
             }
             Frame::Event { .. }
             | Frame::Malformed(_)
@@ -360,12 +395,7 @@ impl Connection {
 
     /// Says goodbye, and does not wait for the answer. A challenge that came too late for its connection serves the next one.
     pub(crate) async fn close(mut self) {
-        for _ in 0..FRAMES_PER_TURN {
-            let at_once = Instant::now() + PONG_TIME;
-            if self.challenge.is_some() || !matches!(self.receive_any(at_once).now_or_never(), Some(Ok(_))) {
-                break;
-            }
-        }
+        self.catch_up();
         // The relay may be gone; there is nothing left to tell anybody.
         let _ = self.socket.close(None).await;
     }

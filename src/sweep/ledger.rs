@@ -65,6 +65,9 @@ pub(crate) struct RelayNotes {
     pub(crate) retry_at: Option<u64>,
     /// The last second that held more than it gives at a time.
     pub(crate) gap_at: Option<u64>,
+    /// Whether it sends challenges (NIP-42): then it is waited for. `None` where nobody waited for one yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) challenges: Option<bool>,
     /// The same of what the skills subscribe to, as long as they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) subscribed: Option<SubscribedNotes>,
@@ -85,6 +88,16 @@ pub(crate) struct SubscribedNotes {
 }
 
 impl RelayNotes {
+    /// It sends challenges, and was believed before one came: what it told so far may not be all.
+    pub(crate) fn doubt(&mut self, oldest: u64) {
+        self.challenges = Some(true);
+        self.cursor = self.cursor.of_something_doubtful(oldest);
+        (self.state_at, self.full_state_at) = (None, None);
+        if let Some(notes) = &mut self.subscribed {
+            notes.cursor = notes.cursor.of_something_doubtful(oldest);
+        }
+    }
+
     /// The second before which no later sweep of the relay looks; `None` where that is not known yet. `oldest` is that before
     /// which no subscription is looked for.
     fn horizon(&self, floor: Option<u64>, oldest: u64) -> Option<u64> {

@@ -122,7 +122,8 @@ pub(crate) async fn run(
     let flags = stored.flags.clone();
     let mut subscriptions = ledger.subscriptions(&known, begun);
     let read_until = deadline.slice(READ_TIME);
-    let heard = read::read_all(app, (&known, &flags), &subscriptions, &mut ledger, &asked, read_until).await;
+    let mut heard =
+        read::read_all(app, (&known, &flags), &subscriptions, &mut ledger, &asked, read_until).await;
     subscriptions.learn(deletions(app, &asked, &subscriptions, &heard, read_until).await);
     let is_all = spared.is_empty() && heard.iter().all(|relay| relay.covered);
     let was_settled = ledger.cursors.settled_at.is_some();
@@ -145,8 +146,16 @@ pub(crate) async fn run(
     let settled = settle::settle(door, &mut ledger, &heard, was_settled, deadline, open_until);
     let (settled, ()) = tokio::join!(settled, load::keep(app, learned));
 
-    for relay in &heard {
+    let challenges: Vec<Option<bool>> =
+        asked.iter().map(|inbox| app.relays.sends_challenges(&inbox.target)).collect();
+    read::doubt(app, &asked, &mut heard);
+    for (relay, challenges) in heard.iter().zip(challenges) {
         take_note(&mut ledger, relay, &settled, now);
+        let notes = ledger.notes(&relay.url);
+        notes.challenges = challenges;
+        if relay.doubted {
+            notes.doubt(ledger::oldest(app));
+        }
     }
     let is_dealt_with = settled.failure.is_none() && settled.ends.values().all(|end| *end != End::Open);
     let settled_start =

@@ -173,6 +173,13 @@ impl Cursor {
         Self { complete_at: self.complete_at, ..Self::default() }
     }
 
+    /// The cursor of a relay that was believed too early, nobody knows since when: all from `oldest` on (Unix seconds) is read
+    /// anew.
+    #[must_use]
+    pub fn of_something_doubtful(&self, oldest: u64) -> Self {
+        Self { complete_at: self.complete_at.and(Some(oldest)), ..Self::default() }
+    }
+
     /// The earlier of the last complete sweep, our clock (it may have been set back) and the floor.
     fn base(&self, now: u64, floor: Option<u64>) -> u64 {
         let base = self.complete_at.unwrap_or(now).min(now);

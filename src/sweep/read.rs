@@ -105,6 +105,20 @@ pub(crate) struct Heard {
     pub(crate) failure: Option<RelayError>,
     /// What it showed of what the skills subscribe to; `None` where it was not asked.
     pub(crate) subscribed: Option<SubscribedHeard>,
+    /// Whether it was believed too early: what it told so far is good, and may not be all.
+    pub(crate) doubted: bool,
+}
+
+/// Doubts what the relays told whose challenge came after that.
+pub(crate) fn doubt(app: &App, inboxes: &[Inbox], heard: &mut [Heard]) {
+    for (inbox, relay) in inboxes.iter().zip(heard) {
+        if app.relays.challenged_late(&inbox.target) {
+            (relay.doubted, relay.covered, relay.full_state) = (true, false, None);
+            relay.told.complete = false;
+            relay.told.reason =
+                Some("it asked for authentication after it had told that there is nothing".to_owned());
+        }
+    }
 }
 
 /// What the operator hears of one relay.
@@ -166,6 +180,13 @@ pub(crate) async fn read_all(
     let plans: Vec<(&Inbox, Plan)> = inboxes
         .iter()
         .map(|inbox| {
+            let notes = ledger.notes(&inbox.target.url);
+            let is_challenger = app.relays.sends_challenges(&inbox.target) == Some(true);
+            // This process met it after the last sweep was saved.
+            if is_challenger && notes.challenges != Some(true) {
+                notes.doubt(oldest);
+            }
+            app.relays.expect_challenge(&inbox.target, notes.challenges);
             let floor = ledger.floor(&inbox.target.url, now);
             let notes = ledger.notes(&inbox.target.url);
             let is_full = notes.full_state_at.is_none_or(|at| {
@@ -181,7 +202,9 @@ pub(crate) async fn read_all(
     let reads = plans
         .into_iter()
         .map(async |(inbox, plan)| read_one(app, &inbox.target, plan, ledger, begun, until).await);
-    join_all(reads).await
+    let mut heard = join_all(reads).await;
+    doubt(app, inboxes, &mut heard);
+    heard
 }
 
 /// What is read of one relay.
@@ -336,7 +359,20 @@ async fn read_one(
     let Shown { messages, state, .. } = shown;
     let Share { events: messages, known, .. } = messages;
     let url = target.url.clone();
-    Heard { url, messages, known, state, full_state, sweep, covered, gaps, told, failure, subscribed }
+    Heard {
+        url,
+        messages,
+        known,
+        state,
+        full_state,
+        sweep,
+        covered,
+        gaps,
+        told,
+        failure,
+        subscribed,
+        doubted: false,
+    }
 }
 
 /// Whether a relay that answers so may answer to less: it will not have what it was asked for, or not so much.

@@ -39,6 +39,8 @@ impl FakeRelay {
             let mut scripts = JoinSet::new();
             for connection in 1.. {
                 let (stream, _) = listener.accept().await.unwrap();
+                // What was said is there at once, not when the client has confirmed what was said before.
+                stream.set_nodelay(true).unwrap();
                 log.lock().unwrap().push((connection, json!("connected")));
                 if let Ok(socket) = accept_async(stream).await {
                     scripts.spawn(script(Peer { connection, socket, log: Arc::clone(&log) }));
@@ -131,6 +133,16 @@ impl Peer {
                 return Some(frame);
             }
         }
+    }
+
+    /// Hears frames until a ping comes. What is said next is behind its answer.
+    pub async fn hear_ping(&mut self) -> Option<()> {
+        while let Some(Ok(message)) = self.socket.next().await {
+            if matches!(message, Message::Ping(_)) {
+                return Some(());
+            }
+        }
+        None
     }
 
     /// Says JSON.

@@ -640,6 +640,48 @@ async fn a_relay_that_challenges_only_after_the_read_is_over_is_waited_for_by_th
 }
 
 #[tokio::test]
+async fn the_very_first_read_of_a_relay_waits_for_a_challenge_behind_all_else_and_a_later_one_does_not() {
+    let other = FakeRelay::serving(Vec::new()).await;
+    for (known, expected) in [(None, vec!["I am"]), (Some(false), vec![])] {
+        let said = Arc::new(tokio::sync::Notify::new());
+        let told = Arc::clone(&said);
+        let relay = FakeRelay::start(move |mut peer| {
+            let told = Arc::clone(&told);
+            async move {
+                let req = peer.hear_kind("REQ").await?;
+                peer.say(json!(["EOSE", req[1]])).await?;
+                peer.hear_ping().await?;
+                peer.say(json!(["NOTICE", "here"])).await?;
+                peer.say(json!(["AUTH", "c1"])).await?;
+                told.notify_one();
+                take_auth(&mut peer, "c1").await?;
+                serve_members(&mut peer).await
+            }
+        })
+        .await;
+        let pool = pool_with(|limits| limits.first_challenge_timeout = Duration::from_secs(20));
+        pool.expect_challenge(&relay.own(), known);
+        let fetched = pool.fetch(&[relay.own()], &[souls()], generous()).await;
+        said.notified().await;
+        // What was said by now has come when this has.
+        pool.fetch(&[other.own()], &[souls()], generous()).await;
+        assert_eq!((contents(&fetched), outcomes(&fetched)), (expected, vec!["ok".to_owned()]));
+        assert_eq!(pool.sends_challenges(&relay.own()), Some(true), "known: {known:?}");
+        assert_eq!(pool.challenged_late(&relay.own()), known.is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_relay_that_sent_no_challenge_when_it_was_waited_for_is_not_waited_for_again() {
+    let relay = FakeRelay::serving(Vec::new()).await;
+    let pool = pool_with(|limits| limits.first_challenge_timeout = Duration::ZERO);
+    pool.expect_challenge(&relay.own(), None);
+    assert_eq!(pool.sends_challenges(&relay.own()), None);
+    assert!(pool.fetch(&[relay.own()], &[souls()], generous()).await.is_complete());
+    assert_eq!(pool.sends_challenges(&relay.own()), Some(false));
+}
+
+#[tokio::test]
 async fn only_the_filters_without_an_answer_are_asked_again_after_a_challenge() {
     let relay = FakeRelay::start(|mut peer| async move {
         peer.say(json!(["AUTH", "c1"])).await?;

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use didactyl::app::App;
 use didactyl::relay::Relays;
 use didactyl::relay::pool::{Limits, Pool};
 use nostr::prelude::{Event, EventBuilder, Filter, FinalizeEvent, Kind, MatchEventOptions, Tag, Timestamp};
@@ -112,11 +113,123 @@ async fn a_relay_that_does_not_take_our_authentication_was_not_read() {
     }
 }
 
-/// A tick of a new process of an agent that has another relay beside its own.
-async fn tick_beside(agent: &TestAgent, other: &FakeRelay) -> Value {
+/// A new process of an agent that has another relay beside its own.
+fn beside(agent: &TestAgent, other: &FakeRelay) -> App {
     let mut vars = agent.vars();
     vars.insert("DIDACTYL_RELAYS", format!("{},{}", agent.relay_url, other.own().url));
-    tick(&app_over(config(&vars), agent.ground.open(agent.clock.clock()), &agent.clock)).await
+    app_over(config(&vars), agent.ground.open(agent.clock.clock()), &agent.clock)
+}
+
+/// Its tick.
+async fn tick_beside(agent: &TestAgent, other: &FakeRelay) -> Value {
+    tick(&beside(agent, other)).await
+}
+
+/// A relay that says that there is nothing, and asks for authentication behind its answer to the ping by which it is heard out,
+/// when `gate` lets it. Then it tells that it `said` so. It hides these events until it was answered. Its first `open`
+/// connections ask for nothing, and show nothing.
+async fn challenging_late(
+    hidden: Vec<Event>,
+    open: usize,
+    gate: Arc<Notify>,
+    said: Arc<Notify>,
+) -> FakeRelay {
+    FakeRelay::start(move |mut peer| {
+        let (hidden, gate, said) = (hidden.clone(), Arc::clone(&gate), Arc::clone(&said));
+        async move {
+            let mut is_to_ask = peer.connection > open;
+            if is_to_ask {
+                let asked = peer.hear_kind("REQ").await?;
+                peer.say(json!(["EOSE", asked[1]])).await?;
+                peer.hear_ping().await?;
+                peer.say(json!(["NOTICE", "here"])).await?;
+            }
+            let mut shown = &[][..];
+            loop {
+                let frame = tokio::select! {
+                    biased;
+                    () = gate.notified(), if is_to_ask => {
+                        is_to_ask = false;
+                        gate.notify_one();
+                        peer.say(json!(["AUTH", "c1"])).await?;
+                        said.notify_one();
+                        continue;
+                    }
+                    frame = peer.hear() => frame?,
+                };
+                if frame[0] == "AUTH" {
+                    peer.say(json!(["OK", frame[1]["id"], true, ""])).await?;
+                    shown = &hidden;
+                }
+                let events = if frame[0] == "REQ" { matching(shown, &frame) } else { vec![] };
+                serve(&mut peer, &frame, &events).await?;
+            }
+        }
+    })
+    .await
+}
+
+/// A relay without secrets. On its first connection it answers no frame of this kind before `gate` lets it.
+async fn holding_up(kind: &'static str, events: Vec<Event>, gate: Arc<Notify>) -> FakeRelay {
+    FakeRelay::start(move |mut peer| {
+        let (events, gate) = (events.clone(), Arc::clone(&gate));
+        async move {
+            let mut is_shut = peer.connection == 1;
+            loop {
+                let frame = peer.hear().await?;
+                if frame[0] == kind && std::mem::take(&mut is_shut) {
+                    gate.notified().await;
+                }
+                let events = if frame[0] == "REQ" { matching(&events, &frame) } else { vec![] };
+                serve(&mut peer, &frame, &events).await?;
+            }
+        }
+    })
+    .await
+}
+
+/// A message that is older than what a second sweep asks for.
+fn old() -> Event {
+    nip04_at(&secret(2), &agent_key(), "old", Timestamp::now() - 8 * 60 * 60)
+}
+
+#[tokio::test]
+async fn a_read_that_was_over_before_the_relay_asked_for_authentication_is_incomplete_and_the_next_goes_back_behind_it()
+ {
+    let (gate, said) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    gate.notify_one();
+    let hidden = vec![old(), nip17(&secret(2), "hello")];
+    let relay = challenging_late(hidden, 1, gate, Arc::clone(&said)).await;
+    // That sweep lasts until the challenge has come.
+    let slower = holding_up("REQ", vec![], said).await;
+    let agent = agent_on(&relay).await;
+    assert_eq!(told(&tick(&agent.app).await), (true, ""));
+    let answer = tick_beside(&agent, &slower).await;
+    let reason = "it asked for authentication after it had told that there is nothing";
+    assert_eq!((outcomes(&answer), told(&answer)), (vec![], (false, reason)), "{answer}");
+    // Another process, and it waits.
+    let answer = tick_beside(&agent, &slower).await;
+    assert_eq!((outcomes(&answer), told(&answer)), (vec!["replied"], (true, "")), "{answer}");
+    assert_eq!(agent.history(secret(2).public_key()).await[0], ("peer", "old".to_owned()));
+}
+
+#[tokio::test]
+async fn where_the_challenge_comes_after_the_sweep_was_saved_the_next_of_that_process_goes_back_behind_it() {
+    let (model_asked, said) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let relay = challenging_late(vec![old()], 0, Arc::clone(&model_asked), Arc::clone(&said)).await;
+    // That tick lasts until the challenge has come.
+    let other = holding_up("EVENT", vec![nip17(&secret(2), "hello")], said).await;
+    let agent = TestAgent::bare_on(relay.own().url, move |asked| {
+        model_asked.notify_one();
+        echo(asked)
+    })
+    .await;
+    let app = beside(&agent, &other);
+    let answer = tick(&app).await;
+    assert_eq!((outcomes(&answer), told(&answer)), (vec!["replied"], (true, "")), "{answer}");
+    let answer = tick(&app).await;
+    assert_eq!((outcomes(&answer), told(&answer)), (vec![], (true, "")), "{answer}");
+    assert_eq!(agent.history(secret(2).public_key()).await[0], ("peer", "old".to_owned()));
 }
 
 #[tokio::test]
