@@ -63,7 +63,8 @@ enum Command {
     Publish(publish::Request),
     /// Lists the last runs, or shows one, or runs a dead letter again.
     ///
-    /// Configured as the function is: what counts is DIDACTYL_STORE. Shows no private text: a run's record holds none.
+    /// Configured as the function is: what counts is DIDACTYL_STORE. A run's record holds no private text; below it stands
+    /// the answer of a run that answered nobody.
     Runs(runs::Request),
     /// Lists what would fire each adopted skill: the next instants of cron, filters, slugs; and why a trigger is off.
     ///

@@ -9,6 +9,7 @@ use super::request::Request;
 use crate::app::App;
 use crate::queue::enqueue_run;
 use crate::record::run_id;
+use crate::skill::name;
 use crate::trigger::webhook::{BodyTooLarge, MAX_BODY_BYTES, Webhook};
 use crate::webhooks::desk::{self, Taken};
 use crate::webhooks::signature::{Call, Delivery, authenticate};
@@ -36,7 +37,7 @@ pub(super) async fn answer(app: &App, request: &Request, slug: &str) -> Answer {
     let delivery = match proved(app, request, slug) {
         Ok(delivery) => delivery,
         Err(reason) => {
-            tracing::info!(reason, "a webhook's request is refused");
+            tracing::info!(reason, slug = %name(slug), "a webhook's request is refused");
             return Answer::error(401, "the request is not signed as this webhook's are")
                 .with_header("www-authenticate", "Bearer");
         }
