@@ -168,6 +168,12 @@ impl App {
         self.config.secrets.clone().and(self.credentials.secrets())
     }
 
+    /// The queue, where it brings runs to workers: in standby there are none.
+    #[must_use]
+    pub(crate) fn working_queue(&self) -> Option<&dyn Queue> {
+        self.queue.as_deref().filter(|_| !self.config.standby)
+    }
+
     /// The relays of `DIDACTYL_RELAYS`.
     #[must_use]
     pub fn own_targets(&self) -> Vec<Target> {

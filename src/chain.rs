@@ -5,12 +5,12 @@
 
 use crate::app::App;
 use crate::error::Error;
+use crate::events::parse_coordinate;
 use crate::record::{RunRecord, store_writes};
 use crate::skill::TriggerFilter;
 use crate::state::AgentState;
 use crate::store::Write;
-use crate::trigger::webhook::cut;
-use crate::trigger::{Chain, Source, Trigger};
+use crate::trigger::{Chain, Source, Trigger, cut};
 
 /// The most runs that follow one another.
 pub const MAX_DEPTH: usize = 5;
@@ -31,8 +31,8 @@ pub(crate) struct Followers {
     pub(crate) writes: Vec<Write>,
 }
 
-/// What follows the run of `trigger`, which came to `answer`. They are due at `due_at` (Unix seconds), if nobody works them
-/// before.
+/// What follows the run of `trigger`, which came to `answer`; nothing where that only says why there is none.
+/// They are due at `due_at` (Unix seconds), if nobody works them before.
 ///
 /// # Errors
 /// [`Error::Permanent`] where a trigger cannot be written.
@@ -44,8 +44,11 @@ pub(crate) fn followers(
     answer: &str,
     due_at: u64,
 ) -> Result<Followers, Error> {
-    let ran: Vec<&str> =
-        record.skills.iter().filter_map(|(coordinate, _)| coordinate.splitn(3, ':').nth(2)).collect();
+    if record.reason.is_some() {
+        return Ok(Followers::default());
+    }
+    let ran = record.skills.iter().filter_map(|(coordinate, _)| parse_coordinate(coordinate));
+    let ran: Vec<String> = ran.map(|coordinate| coordinate.identifier).collect();
     let answer = cut(answer.to_owned(), "the answer");
     let mut found = Followers::default();
     let (paths, left) = paths(trigger, state, &ran);
@@ -66,14 +69,14 @@ pub(crate) fn followers(
 
 /// For each of the skills that `ran` and that others follow, the way from the first run of the chain to it; and how many runs
 /// may follow each of these runs.
-fn paths(trigger: &Trigger, state: &AgentState, ran: &[&str]) -> (Vec<Vec<String>>, usize) {
+fn paths(trigger: &Trigger, state: &AgentState, ran: &[String]) -> (Vec<Vec<String>>, usize) {
     let (before, left) = match &trigger.source {
         Source::Chain(chain) => (chain.path.as_slice(), chain.left),
         _ => (&[][..], MAX_RUNS),
     };
     let mut paths = Vec::new();
     for from in ran {
-        let path: Vec<String> = before.iter().cloned().chain([(*from).to_owned()]).collect();
+        let path: Vec<String> = before.iter().cloned().chain([from.clone()]).collect();
         let is_followed = state.skills.iter().any(|skill| {
             let follows = |filter: &TriggerFilter| matches!(filter, TriggerFilter::Chain(d) if d == from);
             skill.enabled
@@ -147,7 +150,8 @@ mod tests {
     fn each_skill_that_ran_and_is_followed_starts_one_run_and_no_skill_runs_twice_in_a_chain() {
         let state = state(&[("a", ""), ("b", "a"), ("c", "a"), ("a2", "b"), ("self", "self"), ("d", "")]);
         let paths = |path: &[&str], ran: &[&str]| {
-            let (paths, _) = super::paths(&after(path), &state, ran);
+            let ran: Vec<String> = ran.iter().map(|d| (*d).to_owned()).collect();
+            let (paths, _) = super::paths(&after(path), &state, &ran);
             paths.iter().map(|path| path.join(">")).collect::<Vec<_>>()
         };
         assert_eq!(paths(&[], &["a", "d"]), ["a"]);
@@ -169,7 +173,7 @@ mod tests {
         let mut runs = vec![after(&[])];
         let mut at = 0;
         while let Some(trigger) = runs.get(at).cloned() {
-            let (paths, left) = super::paths(&trigger, &state, &names);
+            let (paths, left) = super::paths(&trigger, &state, &names.map(str::to_owned));
             for path in paths {
                 let from = path.last().cloned().unwrap();
                 let chain = Chain { from, run: at.to_string(), final_response: String::new(), path, left };

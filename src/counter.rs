@@ -15,8 +15,13 @@ pub(crate) const HOUR_SECS: u64 = 60 * 60;
 /// Hours of a day.
 pub(crate) const HOURS_PER_DAY: u64 = 24;
 
-/// When a day's counters may be forgotten: a day after its end.
-const KEPT_DAYS: u64 = 2;
+/// Seconds.
+pub(crate) const DAY_SECS: u64 = HOURS_PER_DAY * HOUR_SECS;
+
+/// When what was counted on a day may be forgotten: a day after its end. Unix seconds.
+pub(crate) fn forgotten_at(day: u64) -> u64 {
+    day.saturating_add(2).saturating_mul(DAY_SECS)
+}
 
 /// A day's counter and what its row must be for the next write. Hours count from 1970.
 #[derive(Debug, Clone)]
@@ -71,9 +76,8 @@ impl Counter {
     /// # Errors
     /// [`Error::Permanent`] where it cannot be written.
     pub(crate) fn write(self, key: Key, day: u64) -> Result<Write, Error> {
-        let expires_at = day.saturating_add(KEPT_DAYS).saturating_mul(HOURS_PER_DAY * HOUR_SECS);
         let value = to_json(&CounterRow { format: FORMAT, hours: self.hours })?;
-        Ok(Write::put(key, self.expect, value, Some(expires_at)))
+        Ok(Write::put(key, self.expect, value, Some(forgotten_at(day))))
     }
 }
 

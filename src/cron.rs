@@ -5,9 +5,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::app::App;
+use crate::commands::Flags;
 use crate::error::Error;
-use crate::load::Stored;
 use crate::record::{self, FORMAT, read_clear, to_json};
+use crate::state::AgentState;
 use crate::store::{Expect, Row, StoreError, Write, keys};
 use crate::trigger::Trigger;
 use crate::trigger::cron::due::{self, Book, Due, MAX_SCHEDULES, Missed};
@@ -26,22 +27,22 @@ struct Stand {
     book: Book,
 }
 
-/// The book, and the version of its row.
+/// The book, and what its row must be for the next write.
 struct Page {
     book: Book,
-    version: Option<u64>,
+    expect: Expect,
 }
 
 /// Stores what is due as runs that are to be begun now; if nobody does, they are due at `due_at` (Unix seconds). `book` is
-/// the row of [`keys::cron`], `state` those of the agent's state. While the agent is stopped nothing is due, and what was due
-/// then is judged by its age afterwards; in standby it is another instance's.
+/// the row of [`keys::cron`]. While the agent is stopped nothing is due, and what was due then is judged by its age afterwards; in
+/// standby it is another instance's.
 ///
 /// # Errors
 /// [`Error::Transient`] where the store is unavailable; [`Error::Newer`] where the row is a newer binary's.
 pub(crate) async fn begin(
     app: &App,
     book: Option<&Row>,
-    state: &[Row],
+    (state, flags): (&AgentState, &Flags),
     due_at: u64,
 ) -> Result<Vec<Trigger>, Error> {
     let mut page = Page::read(book)?;
@@ -50,11 +51,10 @@ pub(crate) async fn begin(
         page.turn(app, page.book.closed(), &mut begun, due_at).await?;
         return Ok(begun);
     }
-    let stored = Stored::of_state(state);
-    if stored.flags.stopped_at().is_some() {
+    if flags.stopped_at().is_some() {
         return Ok(begun);
     }
-    let mut schedules = due::schedules(&stored.state(app).skills, app.agent());
+    let mut schedules = due::schedules(&state.skills, app.agent());
     if schedules.len() > MAX_SCHEDULES {
         tracing::warn!(schedules = schedules.len(), "only the first {MAX_SCHEDULES} schedules are heeded");
         schedules.truncate(MAX_SCHEDULES);
@@ -94,7 +94,8 @@ fn trigger(app: &App, due: &Due) -> Trigger {
 impl Page {
     fn read(row: Option<&Row>) -> Result<Self, Error> {
         let book = row.map(read_clear::<Stand>).transpose()?.map(|stand| stand.book);
-        Ok(Self { book: book.unwrap_or_default(), version: row.map(|row| row.version) })
+        let expect = row.map_or(Expect::Absent, |row| Expect::Version(row.version));
+        Ok(Self { book: book.unwrap_or_default(), expect })
     }
 
     /// Writes what `book` is now, with the runs of `triggers`; an instant that has its run already is taken out of these.
@@ -109,9 +110,8 @@ impl Page {
         if book == self.book {
             return Ok(false);
         }
-        let expect = self.version.map_or(Expect::Absent, Expect::Version);
         let stand = Stand { format: FORMAT, book };
-        let turned = Write::put(keys::cron(), expect, to_json(&stand)?, None);
+        let turned = Write::put(keys::cron(), self.expect, to_json(&stand)?, None);
         loop {
             let mut writes = vec![turned.clone()];
             for trigger in triggers.iter() {
@@ -129,8 +129,7 @@ impl Page {
             };
             triggers.remove(known);
         }
-        (self.book, self.version) =
-            (stand.book, Some(self.version.map_or(1, |version| version.saturating_add(1))));
+        (self.book, self.expect) = (stand.book, Expect::Version(self.expect.written()));
         Ok(true)
     }
 }

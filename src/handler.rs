@@ -158,9 +158,9 @@ async fn enqueue(app: &App, queue: &dyn Queue, trigger: &Trigger) -> Worked {
 
 /// Works a trigger that is stored, or leaves it to the queue where there is one.
 pub(crate) async fn begin(app: &App, trigger: Trigger, deadline: Deadline) -> Worked {
-    match &app.queue {
-        Some(queue) if !app.config.standby => enqueue_run(queue.as_ref(), record::run_id(&trigger.id)).await,
-        _ => work(app, trigger, deadline).await,
+    match app.working_queue() {
+        Some(queue) => enqueue_run(queue, record::run_id(&trigger.id)).await,
+        None => work(app, trigger, deadline).await,
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::app::App;
+use crate::counter::{DAY_SECS, forgotten_at};
 use crate::error::Error;
 use crate::record::{self, FORMAT, RunRecord, read_clear, to_json};
 use crate::store::{Expect, StoreError, Write, keys};
@@ -16,11 +17,6 @@ use crate::trigger::{Source, Trigger};
 
 /// How often a trigger is counted anew where others counted at the same time.
 const ROUNDS: usize = 20;
-
-const DAY_SECS: u64 = 24 * 60 * 60;
-
-/// When a day's counter may be forgotten: a day after its end.
-const KEPT_DAYS: u64 = 2;
 
 /// What was counted on one day, as read.
 #[derive(Debug, Clone)]
@@ -98,10 +94,7 @@ impl Today {
             match app.store.write(&writes).await {
                 Ok(()) => {
                     self.runs = counted.runs;
-                    self.expect = match self.expect {
-                        Expect::Version(version) => Expect::Version(version.saturating_add(1)),
-                        _ => Expect::Version(1),
-                    };
+                    self.expect = Expect::Version(self.expect.written());
                     return Ok(Counted { stored: Some((record, trigger)), over });
                 }
                 Err(StoreError::Conflict { key, .. }) if key == keys::skill_runs(self.day) => {
@@ -130,8 +123,7 @@ impl Today {
     }
 
     fn write(&self) -> Result<Write, Error> {
-        let forget_at = self.day.saturating_add(KEPT_DAYS).saturating_mul(DAY_SECS);
         let value = to_json(&TodayRow { format: FORMAT, runs: self.runs.clone() })?;
-        Ok(Write::put(keys::skill_runs(self.day), self.expect, value, Some(forget_at)))
+        Ok(Write::put(keys::skill_runs(self.day), self.expect, value, Some(forgotten_at(self.day))))
     }
 }

@@ -19,12 +19,14 @@ use crate::commands::{self, Flags};
 use crate::cron;
 use crate::error::Error;
 use crate::handler;
+use crate::load::Stored;
 use crate::notices::Board;
 use crate::outbox;
 use crate::outcome::{Worked, told};
 use crate::queue::{LONGEST_DELAY, Queue, enqueue_run};
 use crate::record::{self, Due, Status, due_after, due_if_not_begun};
 use crate::standby;
+use crate::state::AgentState;
 use crate::store::{Range, Row, keys};
 use crate::sweep::listen::{self, Ears};
 use crate::sweep::{self, ledger};
@@ -136,8 +138,10 @@ async fn begin(app: &App, is_late: bool, deadline: Deadline) -> Result<Begun, Er
             app.store.list(&state),
             app.store.read(&book)
         )?;
-        let (board, flags) = (Board::read(app, notices), Flags::among(&state));
-        let cron = cron::begin(app, book.first().and_then(Option::as_ref), &state, cron_due_at).await;
+        let (board, stored) = (Board::read(app, notices), Stored::of_state(&state));
+        let (known, flags) = (stored.state(app), stored.flags);
+        let book = book.first().and_then(Option::as_ref);
+        let cron = cron::begin(app, book, (&known, &flags), cron_due_at).await;
         return Ok(Begun { swept: Swept::not(json!("late")), cron, due, board, flags, state: None });
     }
     let (held, sweep, state, due, notices) = tokio::join!(
@@ -148,14 +152,15 @@ async fn begin(app: &App, is_late: bool, deadline: Deadline) -> Result<Begun, Er
         app.store.list(&notices)
     );
     let (mut board, sweep, state) = (Board::read(app, notices?), sweep?, state?);
-    let flags = Flags::among(&state);
+    let stored = Stored::of_state(&state);
+    let (known, flags) = (stored.state(app), stored.flags.clone());
     let book = sweep.iter().find(|row| row.key == keys::cron());
     // Both boxed: see `run_and_listen`.
-    let cron = Box::pin(cron::begin(app, book, &state, cron_due_at));
+    let cron = Box::pin(cron::begin(app, book, (&known, &flags), cron_due_at));
     let (swept, cron, state) = match held? {
         None => (Swept::not(json!("held")), cron.await, None),
         Some(held) => {
-            let swept = Box::pin(sweep_all(app, held, &sweep, &state, &mut board, deadline));
+            let swept = Box::pin(sweep_all(app, held, &sweep, (stored, &known), &mut board, deadline));
             let (swept, cron) = tokio::join!(swept, cron);
             (swept, cron, Some(state))
         }
@@ -167,7 +172,7 @@ async fn sweep_all(
     app: &App,
     held: ledger::Held,
     sweep: &[Row],
-    state: &[Row],
+    state: (Stored, &AgentState),
     board: &mut Board,
     deadline: Deadline,
 ) -> Swept {
@@ -246,9 +251,9 @@ async fn take_up(
     // The admins' first: guests wait.
     triggers.sort_by_key(|trigger| Reverse(trigger.tier));
     due.sort_by_key(|due| Reverse(due.trigger.tier));
-    let results = match &app.queue {
-        Some(queue) if !app.config.standby => queue_all(app, queue.as_ref(), triggers, due).await,
-        _ => work_all(app, triggers, due, deadline).await,
+    let results = match app.working_queue() {
+        Some(queue) => queue_all(app, queue, triggers, due).await,
+        None => work_all(app, triggers, due, deadline).await,
     };
     json!({"success": success, "sweep": swept, "cron": cron_told, "due": due_told, "results": told(results)})
 }

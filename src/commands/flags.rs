@@ -45,11 +45,6 @@ impl Flags {
         Self { row, expect: Expect::Version(found.version) }
     }
 
-    /// What its row says, if it is among these of the agent's state.
-    pub(crate) fn among(state: &[Row]) -> Self {
-        Self::of(state.iter().find(|row| row.key == keys::flags()))
-    }
-
     /// Reads the row.
     ///
     /// # Errors

@@ -138,9 +138,7 @@ pub fn starts(payload: &str) -> Result<Payload, String> {
             Ok(webhook) => Ok(Payload::Webhook { webhook, id: None }),
             Err(answer) => Err(answer.body),
         },
-        ("POST", path) if prompt::PATH.split('/').skip(1).eq(path.iter().copied()) => {
-            prompt::read(&request).map(Payload::Prompt)
-        }
+        ("POST", path) if is_at(prompt::PATH, path) => prompt::read(&request).map(Payload::Prompt),
         _ => Err("this request starts no run that can be shown".to_owned()),
     }
 }
@@ -165,6 +163,11 @@ pub async fn answer(app: &App, payload: &str, deadline: Deadline) -> Answer {
     answer
 }
 
+/// Whether these are the segments of `path`.
+fn is_at(path: &str, segments: &[impl AsRef<str>]) -> bool {
+    path.split('/').skip(1).eq(segments.iter().map(AsRef::as_ref))
+}
+
 fn find(request: &Request) -> Result<Door, Answer> {
     let segments = request.segments().map_err(|reason| Answer::error(400, reason))?;
     let mut allowed = Vec::new();
@@ -177,7 +180,7 @@ fn find(request: &Request) -> Result<Door, Answer> {
         _ => {}
     }
     for route in &ROUTES {
-        if !route.path.split('/').skip(1).eq(segments.iter().map(String::as_str)) {
+        if !is_at(route.path, &segments) {
             continue;
         }
         if route.method == request.method {

@@ -68,13 +68,9 @@ fn proved(app: &App, request: &Request, slug: &str) -> Result<Delivery, &'static
 /// The run is stored and due: where the queue does not take it, a tick does.
 async fn begun(app: &App, run: String) -> Answer {
     let answer = Answer::new(202, &json!({"success": true, "run": run}));
-    match app.queue.as_ref().filter(|_| desk::leaves_to_queue(app)) {
-        Some(queue) => {
-            if let Err(error) = enqueue_run(queue.as_ref(), run.clone()).await {
-                tracing::warn!(run.id = %run, %error, "a webhook's run could not be queued: a tick takes it up");
-            }
-            answer
-        }
-        None => answer.leaving(run),
+    let Some(queue) = app.working_queue() else { return answer.leaving(run) };
+    if let Err(error) = enqueue_run(queue, run.clone()).await {
+        tracing::warn!(run.id = %run, %error, "a webhook's run could not be queued: a tick takes it up");
     }
+    answer
 }

@@ -12,8 +12,7 @@ use crate::history;
 use crate::letter::Letter;
 use crate::load::Stored;
 use crate::store::{Change, Expect, Key, Row, StoreError, Write, keys};
-use crate::trigger::webhook::cut;
-use crate::trigger::{Tier, Trigger};
+use crate::trigger::{Tier, Trigger, cut};
 
 /// A run that is ours: the record as we wrote it, and the version that later writes depend on.
 #[derive(Debug)]
@@ -190,13 +189,13 @@ impl Bid {
     fn won(self, record: RunRecord) -> Claimed {
         let took_floor = floor_of(&record).is_some()
             && self.found.as_ref().is_none_or(|(found, _)| floor_of(found).is_none());
-        let floor = took_floor.then(|| written_version(self.floor_expect()));
+        let floor = took_floor.then(|| self.floor_expect().written());
         let expect = self.found.as_ref().map_or(Expect::Absent, |(_, version)| Expect::Version(*version));
         let is_behind = self.ahead().is_some();
         match self.holder {
             Some(holder) if is_behind => Claimed::Waits { run: record.run_id, behind: holder.record },
             _ => {
-                let claim = Claim::new(record, written_version(expect), floor);
+                let claim = Claim::new(record, expect.written(), floor);
                 Claimed::Ours(Claim { met_holder: self.met_holder, ..claim })
             }
         }
@@ -448,8 +447,6 @@ impl Claim {
         parts: &[ReplyPart],
         after: Followers,
     ) -> Result<(), Error> {
-        // One that only says why there is no answer is followed by nothing.
-        let after = if self.record.reason.is_none() { after } else { Followers::default() };
         if !self.save_answer(app, letter, parts, after.writes).await? {
             return Err(Error::TakenOver);
         }
@@ -509,20 +506,13 @@ impl Claim {
     }
 }
 
-/// The version that a write with this expectation gives its row. A claim outlives the age at which its trigger is still
-/// taken, so an expired one, whose version would count on, is never claimed again.
-fn written_version(expect: Expect) -> u64 {
-    match expect {
-        Expect::Version(version) => version.saturating_add(1),
-        Expect::Absent | Expect::Anything => 1,
-    }
-}
-
+/// A claim outlives the age at which its trigger is still taken, so an expired one, whose version would count on, is never
+/// claimed again.
 fn is_written(writes: &[Write], row: &Row) -> bool {
     writes.iter().any(|write| {
         write.key == row.key
             && write.expect != Expect::Anything
-            && written_version(write.expect) == row.version
+            && write.expect.written() == row.version
             && matches!(&write.change, Change::Put { value, .. } if *value == row.value)
     })
 }

@@ -16,7 +16,7 @@ use super::{RelayError, Unopened};
 const CROWDED_PAUSE: Duration = Duration::from_millis(250);
 
 /// Relays search in their own ways (NIP-50 leaves it to them), so what they found is not searched again.
-const MATCHING: MatchEventOptions = MatchEventOptions { nip50: false, ..MatchEventOptions::new() };
+pub(crate) const MATCHING: MatchEventOptions = MatchEventOptions { nip50: false, ..MatchEventOptions::new() };
 
 /// The verified events of one read, from all its relays.
 #[derive(Default)]

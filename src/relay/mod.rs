@@ -12,6 +12,8 @@ pub mod pool;
 mod publish;
 mod websocket;
 
+pub(crate) use self::fetch::MATCHING;
+
 use std::time::Duration;
 
 use async_trait::async_trait;

@@ -67,6 +67,18 @@ pub enum Expect {
     Version(u64),
 }
 
+impl Expect {
+    /// The version that a write with this expectation gives its row. One that expired counts on: of such a row nobody may know
+    /// it by this.
+    #[must_use]
+    pub fn written(self) -> u64 {
+        match self {
+            Self::Version(version) => version.saturating_add(1),
+            Self::Absent | Self::Anything => 1,
+        }
+    }
+}
+
 /// One change of a [`Store::write`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {

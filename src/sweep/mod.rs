@@ -36,6 +36,7 @@ use self::door::Door;
 use self::ledger::{Held, Ledger};
 use self::listen::Ears;
 use self::read::{Heard, Inbox, Told};
+use self::seen::Seen;
 use self::settle::{End, Settled};
 use self::subscribed::SubscribedHeard;
 use self::subscriptions::Subscriptions;
@@ -47,6 +48,7 @@ use crate::kinds;
 use crate::load::{self, Stored};
 use crate::notices::{Board, Fact};
 use crate::relay::Target;
+use crate::state::AgentState;
 use crate::store::{Row, Write};
 use crate::trigger::Trigger;
 
@@ -95,8 +97,8 @@ pub(crate) struct Found {
     pub(crate) failure: Option<Error>,
 }
 
-/// Sweeps all inbox relays. `rows` are those of the sweep's partition, `state` those of the agent's state. What the admin is
-/// to be told of it goes onto the `board`.
+/// Sweeps all inbox relays. `rows` are those of the sweep's partition, `stored` what the store has of the agent, and `known`
+/// what that says. What the admin is to be told of it goes onto the `board`.
 ///
 /// # Errors
 /// [`Error::Permanent`] where the rows are a newer binary's. Where the store fails later, what was found is told with it.
@@ -104,7 +106,7 @@ pub(crate) async fn run(
     app: &App,
     held: Held,
     rows: &[Row],
-    state: &[Row],
+    (mut stored, known): (Stored, &AgentState),
     board: &mut Board,
     deadline: Deadline,
 ) -> Result<Found, Error> {
@@ -113,17 +115,15 @@ pub(crate) async fn run(
     let open_until = deadline.slice(OPEN_TIME);
     let mut ledger = Ledger::read(held, rows, now)?;
     let wakes = ledger.stand_by(now, app.config.standby);
-    let mut stored = Stored::of_state(state);
-    let known = stored.state(app);
-    let (asked, spared): (Vec<Inbox>, Vec<Inbox>) = read::inboxes(app, &known)
+    let (asked, spared): (Vec<Inbox>, Vec<Inbox>) = read::inboxes(app, known)
         .into_iter()
         .partition(|inbox| ledger.notes(&inbox.target.url).retry_at.is_none_or(|at| at <= now));
 
     let flags = stored.flags.clone();
-    let mut subscriptions = ledger.subscriptions(&known, begun);
+    let mut subscriptions = ledger.subscriptions(known, begun);
     let read_until = deadline.slice(READ_TIME);
     let mut heard =
-        read::read_all(app, (&known, &flags), &subscriptions, &mut ledger, &asked, read_until).await;
+        read::read_all(app, (known, &flags), &subscriptions, &mut ledger, &asked, read_until).await;
     subscriptions.learn(deletions(app, &asked, &subscriptions, &heard, read_until).await);
     let is_all = spared.is_empty() && heard.iter().all(|relay| relay.covered);
     let was_settled = ledger.cursors.settled_at.is_some();
@@ -132,7 +132,7 @@ pub(crate) async fn run(
     let mut more = Vec::new();
     // A relay that is only written to was not asked: then a run asks for itself.
     let is_asked = |target: &Target| asked.iter().chain(&spared).any(|inbox| inbox.target.url == target.url);
-    let has_all = load::read_targets(app, &known).iter().all(is_asked);
+    let has_all = load::read_targets(app, known).iter().all(is_asked);
     if has_all && heard.iter().any(|relay| relay.full_state.is_some()) {
         let is_complete = heard.iter().all(|relay| relay.full_state.is_some() || is_dead(&mut ledger, relay));
         more.push(stored.note_read(app, begun, is_complete)?);
@@ -229,18 +229,14 @@ fn learn(app: &App, stored: &mut Stored, heard: &[Heard]) -> Result<Vec<Write>, 
 
 /// What is known of a relay after this tick. It was read so far only if everything that it showed was dealt with.
 fn take_note(ledger: &mut Ledger, relay: &Heard, settled: &Settled, now: u64) {
-    let end = |id: &EventId| settled.ends.get(id).copied().unwrap_or(End::Open);
     let seen = ledger.seen(&relay.url);
-    for event in relay.messages.iter().filter(|event| end(&event.id) == End::Dealt) {
-        seen.add(&event.id, event.created_at.as_secs());
-    }
-    relay.known.iter().for_each(|(id, at)| seen.add(id, *at));
+    see(seen, &relay.messages, &relay.known, settled);
     if seen.is_full() {
         tracing::warn!(relay.url = %relay.url, "a flood fills the set of seen ids: what it does not hold is opened again by each sweep");
     }
 
     let notes = ledger.notes(&relay.url);
-    if relay.messages.iter().all(|event| end(&event.id) != End::Open) {
+    if settled.has_closed(&relay.messages) {
         notes.cursor.advance(relay.sweep.clone(), relay.covered);
     }
     if let Some(gap) = relay.gaps.iter().max() {
@@ -264,9 +260,22 @@ fn take_note(ledger: &mut Ledger, relay: &Heard, settled: &Settled, now: u64) {
                 tracing::warn!(relay.url = %relay.url, %error, "a relay could not be read");
             }
             notes.failures = notes.failures.saturating_add(1);
-            notes.retry_at = (notes.failures >= MAX_FAILURES).then(|| now.saturating_add(SPARED_SECS));
+            notes.retry_at = spared_until(notes.failures, now);
         }
     }
+}
+
+/// Adds to the `seen` ids those of `events` that were dealt with, and those that were `known`.
+fn see(seen: &mut Seen, events: &[Event], known: &[(EventId, u64)], settled: &Settled) {
+    for event in events.iter().filter(|event| settled.end(&event.id) == End::Dealt) {
+        seen.add(&event.id, event.created_at.as_secs());
+    }
+    known.iter().for_each(|(id, at)| seen.add(id, *at));
+}
+
+/// Until when what failed so often is asked no more.
+fn spared_until(failures: u32, now: u64) -> Option<u64> {
+    (failures >= MAX_FAILURES).then(|| now.saturating_add(SPARED_SECS))
 }
 
 /// The same of what the skills subscribe to.
@@ -277,21 +286,16 @@ fn note_subscribed(
     settled: &Settled,
     now: u64,
 ) {
-    let end = |event: &Event| settled.ends.get(&event.id).copied().unwrap_or(End::Open);
-    let seen = ledger.seen(relay);
-    for event in part.events.iter().filter(|event| end(event) == End::Dealt) {
-        seen.add(&event.id, event.created_at.as_secs());
-    }
-    part.known.iter().for_each(|(id, at)| seen.add(id, *at));
+    see(ledger.seen(relay), &part.events, &part.known, settled);
     if let Some(gap) = part.gaps.iter().max() {
         tracing::warn!(relay.url = %relay, second = gap, "a second holds more events for skills than the relay gives at a time");
     }
     let notes = ledger.notes(relay).subscribed.get_or_insert_default();
-    if part.events.iter().all(|event| end(event) != End::Open) {
+    if settled.has_closed(&part.events) {
         notes.cursor.advance(part.sweep.clone(), part.covered);
     }
     notes.failures = if part.failed { notes.failures.saturating_add(1) } else { 0 };
-    notes.retry_at = (notes.failures >= MAX_FAILURES).then(|| now.saturating_add(SPARED_SECS));
+    notes.retry_at = spared_until(notes.failures, now);
 }
 
 /// What the authors of new events that would fire a skill took back of them, as far as the relays tell: asked only where there

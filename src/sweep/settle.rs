@@ -90,6 +90,18 @@ pub(crate) struct Settled {
     pub(crate) failure: Option<Error>,
 }
 
+impl Settled {
+    /// How this one ended.
+    pub(crate) fn end(&self, id: &EventId) -> End {
+        self.ends.get(id).copied().unwrap_or(End::Open)
+    }
+
+    /// Whether none of these is to be read again.
+    pub(crate) fn has_closed(&self, events: &[Event]) -> bool {
+        events.iter().all(|event| self.end(&event.id) != End::Open)
+    }
+}
+
 /// Deals with the messages that `heard` has. One that could not be dealt with by `until` is left open. `was_settled` says
 /// whether an earlier sweep found all that there is from before the start.
 pub(crate) async fn settle(

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use nostr::filter::MatchEventOptions;
 use nostr::prelude::{Event, EventId, Filter, Timestamp};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -15,7 +14,7 @@ use super::read::{Share, is_refusal};
 use crate::app::App;
 use crate::dm;
 use crate::inbox;
-use crate::relay::{FetchReport, RelayError, Target, Unopened};
+use crate::relay::{FetchReport, MATCHING, RelayError, Target, Unopened};
 
 /// Its share of a tick: pages,
 const MAX_PAGES: usize = 6;
@@ -26,8 +25,6 @@ const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// With more filters than this it does not stand beside others: many relays take few in one request.
 const MAX_BESIDE: usize = 10;
-
-const MATCHING: MatchEventOptions = MatchEventOptions { nip50: false, ..MatchEventOptions::new() };
 
 /// What one relay showed of it.
 #[derive(Debug)]

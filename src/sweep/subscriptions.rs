@@ -3,13 +3,13 @@
 //! A subscription counts from the time at which the agent first saw it: what was published before is none of its business,
 //! however often the relays show it.
 
-use nostr::filter::MatchEventOptions;
 use nostr::prelude::{Event, Filter, Kind, PublicKey, Timestamp};
 
 use super::questions::{Question, questions};
 use crate::events::EventSet;
 use crate::hash::{hex, sha256};
 use crate::kinds;
+use crate::relay::MATCHING;
 use crate::skill::{Skill, TriggerFilter};
 use crate::state::AgentState;
 
@@ -18,9 +18,6 @@ const MAX_QUESTIONS: usize = 20;
 
 /// Private messages and what wraps them: they fire nothing, whatever a filter says (design §4).
 const NEVER: [Kind; 4] = [kinds::DM_NIP04, kinds::SEAL, kinds::CHAT, kinds::GIFT_WRAP];
-
-/// What the search terms of NIP-50 mean is each relay's own affair.
-const MATCHING: MatchEventOptions = MatchEventOptions { nip50: false, ..MatchEventOptions::new() };
 
 /// The subscriptions of all adopted skills that are enabled.
 #[derive(Debug, Clone)]

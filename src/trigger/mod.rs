@@ -365,6 +365,27 @@ impl Trigger {
     }
 }
 
+/// A text of which no more is left than a trigger's text may be, and than a row holds in JSON's spelling; it then says so.
+/// `what` it is: `the body`.
+pub(crate) fn cut(mut text: String, what: &str) -> String {
+    let mut spelled = 0_usize;
+    let too_long = text.char_indices().find(|(at, c)| {
+        let len = match c {
+            '\x00'..='\x1f' => 6,
+            '"' | '\\' => 2,
+            c => c.len_utf8(),
+        };
+        spelled = spelled.saturating_add(len);
+        at + c.len_utf8() > MAX_TEXT_BYTES || spelled > 2 * MAX_TEXT_BYTES
+    });
+    if let Some((at, _)) = too_long {
+        let note = format!("\n[cut: {what} has {} bytes]", text.len());
+        text.truncate(at);
+        text.push_str(&note);
+    }
+    text
+}
+
 impl Source {
     /// Its type's name, as in a skill's trigger tags; those that have none there are `prompt` and `notice`.
     #[must_use]

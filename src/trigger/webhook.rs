@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::MAX_TEXT_BYTES;
+use super::{MAX_TEXT_BYTES, cut};
 
 /// The longest body that a request may have, in bytes.
 pub const MAX_BODY_BYTES: usize = 256 * 1024;
@@ -122,27 +122,6 @@ impl Body {
             None => Self::Text(cut(text, "the body")),
         }
     }
-}
-
-/// A text of which no more is left than a trigger's text may be, and than a row holds in JSON's spelling; it then says so.
-/// `what` it is: `the body`.
-pub(crate) fn cut(mut text: String, what: &str) -> String {
-    let mut spelled = 0_usize;
-    let too_long = text.char_indices().find(|(at, c)| {
-        let len = match c {
-            '\x00'..='\x1f' => 6,
-            '"' | '\\' => 2,
-            c => c.len_utf8(),
-        };
-        spelled = spelled.saturating_add(len);
-        at + c.len_utf8() > MAX_TEXT_BYTES || spelled > 2 * MAX_TEXT_BYTES
-    });
-    if let Some((at, _)) = too_long {
-        let note = format!("\n[cut: {what} has {} bytes]", text.len());
-        text.truncate(at);
-        text.push_str(&note);
-    }
-    text
 }
 
 /// Whether a text can be a webhook's name: what one segment of a path can say. A colon would part the id of its trigger

@@ -53,7 +53,7 @@ pub(crate) async fn take(app: &App, webhook: Webhook, delivery: &Delivery) -> Re
     let claim = delivery.claim.as_ref().map(|claim| (keys::webhook_claim(&slug, &claim.mark), claim));
     let mut wanted = vec![keys::record(&run), counter_key.clone()];
     wanted.extend(claim.iter().map(|(key, _)| key.clone()));
-    let grace = if leaves_to_queue(app) { QUEUE_GRACE } else { Duration::ZERO };
+    let grace = if app.working_queue().is_some() { QUEUE_GRACE } else { Duration::ZERO };
     let stored = record::store_writes(app, &trigger, due_after(app, grace))?;
     for _ in 0..ROUNDS {
         let mut rows = app.store.read(&wanted).await?.into_iter();
@@ -89,11 +89,6 @@ fn too_many(app: &App, counter: &Counter, now_secs: u64) -> Option<Duration> {
         return Some(until_next(HOURS_PER_DAY * HOUR_SECS));
     }
     (counter.of_hour(now_secs / HOUR_SECS) >= limits.per_hour).then(|| until_next(HOUR_SECS))
-}
-
-/// Whether stored requests are brought by the queue.
-pub(crate) fn leaves_to_queue(app: &App) -> bool {
-    app.queue.is_some() && !app.config.standby
 }
 
 /// A request that somebody handed over by direct invocation, which authenticates it. `id` tells it from others.

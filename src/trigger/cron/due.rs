@@ -79,15 +79,12 @@ pub fn schedules(skills: &[Skill], agent: PublicKey) -> Vec<Named> {
     let enabled = || skills.iter().filter(|skill| skill.enabled);
     let own = enabled().filter(|skill| skill.author() == agent);
     let skills = own.chain(enabled().filter(|skill| skill.author() != agent));
-    let of_cron = |skill: &'_ Skill| {
-        let is_cron = |trigger: &&SkillTrigger| matches!(trigger.filter, TriggerFilter::Cron(Some(_)));
-        skill.triggers.iter().filter(is_cron).take(MAX_PER_SKILL).cloned().collect::<Vec<_>>()
-    };
-    let triggers = skills.flat_map(of_cron);
-    let expressions = triggers.filter_map(|trigger| match &trigger.filter {
+    let expression = |trigger: &SkillTrigger| match &trigger.filter {
         TriggerFilter::Cron(Some(expression)) => Some(normalise(expression)),
         _ => None,
-    });
+    };
+    let expressions =
+        skills.flat_map(|skill| skill.triggers.iter().filter_map(expression).take(MAX_PER_SKILL));
     let mut known = BTreeSet::new();
     let distinct = expressions.filter(|expression| known.insert(expression.clone()));
     let read =
