@@ -22,7 +22,7 @@ use crate::faults::{Fault, MemoryQueue, Side};
 use crate::ground::{On, on_each_store};
 use crate::round_trips::Counter;
 use crate::sea::{nip04_at, tick};
-use crate::skills::{SkillOf, adopt, agent_with, kept};
+use crate::skills::{SkillOf, adopt, agent_with, example, kept, parts_of};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const NINE: u64 = 9 * 60 * 60;
@@ -145,11 +145,7 @@ async fn an_instant_runs_once_whatever_call_the_process_dies_at(on: On) {
             let fault = Fault::crash(at, side);
             let mut app = begun.app();
             fault.install(&mut app);
-            tokio::select! {
-                biased;
-                () = fault.crashed() => {}
-                _ = tick(&app) => {}
-            }
+            fault.until_crash(tick(&app)).await;
             // Within the grace, and behind every lease.
             for _ in 0..2 {
                 begun.time.forward(BUDGET + LEASE_MARGIN + Duration::from_secs(2));
@@ -365,10 +361,7 @@ async fn in_standby_and_while_it_is_stopped_nothing_is_due() {
 
 #[tokio::test]
 async fn the_example_of_triggers_md_runs_at_its_time() {
-    let document = include_str!("../../docs/TRIGGERS.md");
-    let draft = document.split("```markdown file=briefing.md\n").nth(1).unwrap().split("```").next().unwrap();
-    let (head, content) = draft.split_once("\n\n").unwrap();
-    let tags: Vec<Vec<&str>> = head.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (tags, content) = parts_of(example("briefing.md"));
     let expression = tags[0][2];
     let tags: Vec<&[&str]> = tags.iter().map(Vec::as_slice).collect();
     let begun = Begun::with(On::Sqlite, &[("briefing", &tags, content)], echo).await;

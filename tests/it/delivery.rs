@@ -73,11 +73,7 @@ async fn whatever_delivers_a_message_and_however_often_it_is_answered_once() {
             let mut victim = harbour.app();
             fault.install(&mut victim);
             let payload = json!({"type": "relay", "events": events}).to_string();
-            tokio::select! {
-                biased;
-                () = fault.crashed() => {}
-                _ = Box::pin(handler::handle(&victim, &payload, Deadline::after(BUDGET))) => {}
-            }
+            fault.until_crash(Box::pin(handler::handle(&victim, &payload, Deadline::after(BUDGET)))).await;
         }
         // Two listeners hear them at once, while a bridge pushes them one by one and together, and a tick comes.
         let heard_by = |listeners| harbour.sea.listened_to(usize::try_from(4 * round + listeners).unwrap());

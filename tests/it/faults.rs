@@ -102,6 +102,15 @@ impl Fault {
         self.reached.notified().await;
     }
 
+    /// What `work` comes to, if the process does not die before.
+    pub async fn until_crash<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.crashed() => None,
+            done = work => Some(done),
+        }
+    }
+
     pub fn was_reached(&self) -> bool {
         self.calls() >= self.at
     }

@@ -127,11 +127,7 @@ async fn a_hello_is_said_once_after_a_crash_at_any_call() {
             let fault = Fault::crash(at, side);
             let mut victim = harbour.app();
             fault.install(&mut victim);
-            tokio::select! {
-                biased;
-                () = fault.crashed() => {}
-                _ = tick(&victim) => {}
-            }
+            fault.until_crash(tick(&victim)).await;
             for _ in 0..2 {
                 harbour.clock.forward(2 * MINUTE);
                 harbour.tick().await;

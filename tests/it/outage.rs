@@ -171,11 +171,7 @@ async fn the_note_is_sent_once_whatever_dies(on: On) {
             let fault = Fault::crash(at, side);
             let mut victim = agent.another();
             fault.install(&mut victim);
-            tokio::select! {
-                biased;
-                () = fault.crashed() => {}
-                _ = deliver_to(&victim, &agent.relay_url, std::slice::from_ref(&dm)) => {}
-            }
+            fault.until_crash(deliver_to(&victim, &agent.relay_url, std::slice::from_ref(&dm))).await;
             agent.clock.forward(BUDGET + LEASE_MARGIN + Duration::from_secs(1));
             let error = agent.try_deliver(std::slice::from_ref(&dm)).await.unwrap_err();
             assert_eq!(error.to_string(), "the model is unavailable for now");

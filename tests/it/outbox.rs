@@ -448,11 +448,7 @@ async fn nothing_is_lost_or_doubled_when_a_tick_dies_at_any_call() {
             let fault = Fault::crash(at, side);
             let mut app = harbour.app();
             fault.install(&mut app);
-            tokio::select! {
-                biased;
-                () = fault.crashed() => {}
-                _ = tick(&app) => {}
-            }
+            fault.until_crash(tick(&app)).await;
             harbour.sea.set_foreign(B, Manner::Gives(500));
             for _ in 0..3 {
                 harbour.clock.forward(2 * MINUTE);

@@ -68,6 +68,19 @@ async fn do_work(app: &App, trigger: &Trigger) -> Value {
     json!(work(app, trigger.clone(), Deadline::after(BUDGET)).await.unwrap())
 }
 
+/// An example draft of docs/TRIGGERS.md.
+pub fn example(file: &str) -> &'static str {
+    let document = include_str!("../../docs/TRIGGERS.md");
+    let begin = format!("```markdown file={file}\n");
+    document.split(&begin).nth(1).unwrap().split("```").next().unwrap()
+}
+
+/// The tags of such a draft, and its text.
+pub fn parts_of(draft: &str) -> (Vec<Vec<&str>>, &str) {
+    let (head, content) = draft.split_once("\n\n").unwrap();
+    (head.lines().map(|line| serde_json::from_str(line).unwrap()).collect(), content)
+}
+
 /// The answer that a run kept.
 pub async fn kept(agent: &TestAgent, run: &str) -> Option<String> {
     record::kept_answer(&agent.app, run).await.unwrap()
@@ -191,11 +204,7 @@ async fn a_chain_runs_once_whatever_call_the_process_dies_at(on: On) {
             let fault = Fault::crash(at, side);
             let mut app = agent.another();
             fault.install(&mut app);
-            tokio::select! {
-                biased;
-                () = fault.crashed() => {}
-                _ = work(&app, trigger.clone(), Deadline::after(BUDGET)) => {}
-            }
+            fault.until_crash(work(&app, trigger.clone(), Deadline::after(BUDGET))).await;
             agent.clock.forward(BUDGET + LEASE_MARGIN + Duration::from_secs(2));
             do_work(&agent.another(), &trigger).await;
             agent.clock.forward(BUDGET + LEASE_MARGIN + Duration::from_secs(2));
@@ -213,10 +222,7 @@ async fn a_chain_runs_once_whatever_call_the_process_dies_at(on: On) {
 /// The skill of TRIGGERS.md that follows another one, here one that a stranger's note fires: what the note began stays tainted.
 #[tokio::test]
 async fn the_example_of_triggers_md_follows_a_run_and_is_as_tainted_as_it() {
-    let document = include_str!("../../docs/TRIGGERS.md");
-    let draft = document.split("```markdown file=check.md\n").nth(1).unwrap().split("```").next().unwrap();
-    let (head, content) = draft.split_once("\n\n").unwrap();
-    let tags: Vec<Vec<&str>> = head.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (tags, content) = parts_of(example("check.md"));
     let tags: Vec<&[&str]> = tags.iter().map(Vec::as_slice).collect();
     let filter = r##"{"kinds":[1],"#t":["didactyl"]}"##;
     let briefing: SkillOf = ("briefing", &[&["trigger", "subscription", filter]], "Sum it up.");

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::agent::{agent_key, secret};
 use crate::sea::{Harbour, Manner};
-use crate::skills::SkillOf;
+use crate::skills::{SkillOf, example};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -94,10 +94,8 @@ fn asked_about(harbour: &Harbour) -> Vec<String> {
 /// The example of TRIGGERS.md, published and adopted as it stands.
 #[tokio::test]
 async fn the_example_of_triggers_md_answers_the_admin_once_per_note() {
-    const TRIGGERS: &str = include_str!("../../docs/TRIGGERS.md");
-    let text = TRIGGERS.split("```markdown file=reader.md\n").nth(1).unwrap().split("```").next().unwrap();
     let (harbour, agent) = (Harbour::new(&[Manner::Gives(500); 3], done).await, secret(1));
-    let draft = draft::skill(Path::new("reader.md"), text, &agent).unwrap();
+    let draft = draft::skill(Path::new("reader.md"), example("reader.md"), &agent).unwrap();
     assert_eq!((draft.faults, draft.remarks), (vec![], vec![]));
     let (known, now) = (EventSet::new(harbour.now()), harbour.now());
     let skill = versions::skill(&agent, &draft.definition, &known, now).unwrap();

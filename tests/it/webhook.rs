@@ -147,11 +147,11 @@ async fn a_request_runs_once_whatever_call_the_process_dies_at(on: On) {
             let fault = Fault::crash(at, side);
             let mut app = another(&agent);
             fault.install(&mut app);
-            tokio::select! {
-                biased;
-                () = fault.crashed() => {}
-                () = async { send(&app, &request).await; tick(&app).await; } => {}
-            }
+            let work = async {
+                send(&app, &request).await;
+                tick(&app).await;
+            };
+            fault.until_crash(work).await;
             let (status, run) = send(&another(&agent), &request).await;
             assert!([200, 202].contains(&status), "{what}: {status}");
             for _ in 0..2 {

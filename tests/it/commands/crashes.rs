@@ -23,11 +23,7 @@ async fn crash(agent: &TestAgent, dm: &Event, at: usize, side: Side) -> bool {
     let fault = Fault::crash(at, side);
     let mut app = agent.another();
     fault.install(&mut app);
-    tokio::select! {
-        biased;
-        () = fault.crashed() => {}
-        _ = deliver_to(&app, &agent.relay_url, std::slice::from_ref(dm)) => {}
-    }
+    fault.until_crash(deliver_to(&app, &agent.relay_url, std::slice::from_ref(dm))).await;
     fault.was_reached()
 }
 

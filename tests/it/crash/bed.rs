@@ -121,12 +121,8 @@ impl Bed {
     pub async fn meet(&self, fault: &Arc<Fault>, what: &str) {
         let mut app = self.agent.another();
         fault.install(&mut app);
-        tokio::select! {
-            biased;
-            () = fault.crashed() => {}
-            // An answer or an error: what counts is what the next one finds.
-            _ = deliver_to(&app, &self.agent.relay_url, std::slice::from_ref(&self.dm)) => {}
-        }
+        // An answer or an error: what counts is what the next one finds.
+        fault.until_crash(deliver_to(&app, &self.agent.relay_url, std::slice::from_ref(&self.dm))).await;
         self.check_promises(what).await;
     }
 

@@ -110,11 +110,7 @@ async fn an_effect_that_cannot_be_repeated_happens_once_at_most_after_a_crash_at
             let fault = Fault::crash(at, side);
             let mut victim = gate.install(agent.another());
             fault.install(&mut victim);
-            tokio::select! {
-                biased;
-                () = fault.crashed() => {}
-                _ = deliver_to(&victim, &agent.relay_url, std::slice::from_ref(&dm)) => {}
-            }
+            fault.until_crash(deliver_to(&victim, &agent.relay_url, std::slice::from_ref(&dm))).await;
             let (what, opened) = (format!("{side:?} call {at}"), gate.opened());
             let text = reply(&agent, &gate, &dm).await;
             let record = agent.record(&record::dm_trigger_id(&dm_id(&dm))).await;

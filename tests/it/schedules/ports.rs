@@ -98,8 +98,9 @@ impl Invocation {
         self.fault.wake();
     }
 
-    pub async fn crashed(&self) {
-        self.fault.crashed().await;
+    /// See [`Fault::until_crash`].
+    pub async fn until_crash<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.fault.until_crash(work).await
     }
 
     /// What its model was asked though the agent was stopped: one that worked before that ends its present step, and no

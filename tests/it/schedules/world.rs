@@ -157,11 +157,7 @@ impl World {
         let invocation = Invocation::install(&mut app, fault).await;
         let own = Arc::clone(&invocation);
         let work = tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                () = own.crashed() => None,
-                answer = handler::handle(&app, &payload, Deadline::after(BUDGET)) => answer.ok(),
-            }
+            own.until_crash(handler::handle(&app, &payload, Deadline::after(BUDGET))).await?.ok()
         });
         self.running.push(Running { invocation, work, letter });
         // The others go on as well.

@@ -52,11 +52,7 @@ async fn every_fault(fault: fn(usize, Side) -> std::sync::Arc<Fault>) {
             let fault = fault(at, side);
             let mut victim = harbour.app();
             fault.install(&mut victim);
-            tokio::select! {
-                biased;
-                () = fault.crashed() => {}
-                _ = silent_tick_or_error(&victim) => {}
-            }
+            fault.until_crash(silent_tick_or_error(&victim)).await;
             for _ in 0..2 {
                 harbour.clock.forward(BUDGET + LEASE_MARGIN + Duration::from_secs(2));
                 harbour.tick().await;

@@ -417,11 +417,7 @@ async fn sixty_ticks_over_sockets_answer_every_message_once() {
                 let fault = Fault::crash(1 + usize::try_from(dice.below(16)).unwrap(), Side::After);
                 let mut victim = app;
                 fault.install(&mut victim);
-                tokio::select! {
-                    biased;
-                    () = fault.crashed() => {}
-                    _ = tick(&victim) => {}
-                }
+                fault.until_crash(tick(&victim)).await;
             }
             _ => drop(tick(&app).await),
         }

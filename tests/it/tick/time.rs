@@ -70,11 +70,7 @@ async fn a_silent_day_of_ticks_answers_every_message_once() {
                 let fault = Fault::crash(1 + usize::try_from(dice.below(16)).unwrap(), side);
                 let mut victim = harbour.app();
                 fault.install(&mut victim);
-                tokio::select! {
-                    biased;
-                    () = fault.crashed() => {}
-                    _ = tick(&victim) => {}
-                }
+                fault.until_crash(tick(&victim)).await;
             }
             _ => drop(harbour.tick().await),
         }
